@@ -1,0 +1,189 @@
+"""The whole sequence of a causal Wan in one masked call: the training forward.
+
+It computes what `CausalWan` computes block by block, but as one graph without the float32 round
+trips of the served form, under autograd and bfloat16 autocast.
+"""
+# B batch, C channel, T latent frame, H W latent, L token, S token of a frame, N head, E head
+# width, D width
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
+
+from ostinato.backend.nets.rotary import RotaryTables, rotary_tables, rotate
+
+DenseAttention = Literal["sdpa", "matmul"]
+
+
+def block_causal_mask(
+    num_frames: int,
+    frames_per_block: int,
+    window_blocks: int | None = None,
+    device: torch.device | None = None,
+) -> torch.Tensor:
+    """Return bool [T,T]: True where frame row may attend to frame column.
+
+    A frame sees its own block and earlier ones; with `window_blocks` only the last that many
+    blocks, its own included.
+    """
+    block_T = torch.arange(num_frames, device=device) // frames_per_block
+    age_TT = block_T[:, None] - block_T[None, :]
+    mask_TT = age_TT >= 0
+    return mask_TT if window_blocks is None else mask_TT & (age_TT < window_blocks)
+
+
+def dense_forward(
+    transformer: WanTransformer3DModel,
+    latents_BCTHW: torch.Tensor,
+    timesteps_BT: torch.Tensor,
+    prompt_embeds: torch.Tensor,
+    positions_T: torch.Tensor,
+    block_mask: torch.Tensor,
+    *,
+    attention: DenseAttention = "matmul",
+) -> torch.Tensor:
+    """Return the velocity [B,C,T,H,W] of all frames, each at its own timestep.
+
+    `block_mask` is bool [T,T] or [L,L], True where a query (row) may attend to a key (column).
+    `attention` "matmul" is 2.5x faster forward and backward than "sdpa" in bfloat16 on a CPU.
+    """
+    _, patch_height, patch_width = transformer.config.patch_size
+    height, width = latents_BCTHW.shape[-2] // patch_height, latents_BCTHW.shape[-1] // patch_width
+    rotary = rotary_tables(
+        positions_T,
+        rows=height,
+        columns=width,
+        head_dim=transformer.config.attention_head_dim,
+    )
+    hidden_BTSD = _patch_embed(transformer, latents_BCTHW)
+    temb_BTD, modulation_BT6D = _time_embed(transformer, timesteps_BT)
+    text_BLD = transformer.condition_embedder.text_embedder(prompt_embeds)
+    bias_LL = _additive(block_mask, hidden_BTSD.shape[2], hidden_BTSD.shape[1], hidden_BTSD.dtype)
+    for block in transformer.blocks:
+        hidden_BTSD = _block(
+            block, hidden_BTSD, modulation_BT6D, rotary, text_BLD, bias_LL, attention
+        )
+    return _head(transformer, hidden_BTSD, temb_BTD, latents_BCTHW.shape)
+
+
+def _patch_embed(transformer: WanTransformer3DModel, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    """Embed patches by one linear: the convolution's stride is its kernel."""
+    _, patch_height, patch_width = transformer.config.patch_size
+    conv = transformer.patch_embedding
+    patches = latents_BCTHW.unflatten(-1, (-1, patch_width)).unflatten(-3, (-1, patch_height))
+    patches = patches.permute(0, 2, 3, 5, 1, 4, 6).flatten(4).flatten(2, 3)
+    return F.linear(patches, conv.weight.flatten(1), conv.bias)
+
+
+def _time_embed(
+    transformer: WanTransformer3DModel, timesteps_BT: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    embedder = transformer.condition_embedder
+    frequencies = embedder.timesteps_proj(timesteps_BT.flatten())
+    temb = embedder.time_embedder(frequencies).unflatten(0, timesteps_BT.shape)
+    return temb, embedder.time_proj(embedder.act_fn(temb)).unflatten(-1, (6, -1))
+
+
+def _additive(
+    block_mask: torch.Tensor, tokens_per_frame: int, num_frames: int, dtype: torch.dtype
+) -> torch.Tensor:
+    if block_mask.shape[-1] == num_frames:
+        block_mask = block_mask.repeat_interleave(tokens_per_frame, dim=0)
+        block_mask = block_mask.repeat_interleave(tokens_per_frame, dim=1)
+    bias = torch.zeros(block_mask.shape, dtype=dtype, device=block_mask.device)
+    return bias.masked_fill(~block_mask, float("-inf"))
+
+
+def _block(
+    block: WanTransformerBlock,
+    hidden_BTSD: torch.Tensor,
+    modulation_BT6D: torch.Tensor,
+    rotary: RotaryTables,
+    text_BLD: torch.Tensor,
+    bias_LL: torch.Tensor,
+    attention: DenseAttention,
+) -> torch.Tensor:
+    # The residual is float32 where the weights are; what autocast makes bfloat16 is the linears.
+    table = block.scale_shift_table + modulation_BT6D
+    shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = table.unsqueeze(3).unbind(2)
+    modulated = torch.addcmul(shift, _layer_norm(block.norm1, hidden_BTSD), 1 + scale)
+    attended = _self_attention(block.attn1, modulated.flatten(1, 2), rotary, bias_LL, attention)
+    hidden_BTSD = torch.addcmul(hidden_BTSD, attended.view_as(hidden_BTSD), gate)
+    normed = block.norm2(hidden_BTSD).flatten(1, 2)
+    attended = _cross_attention(block.attn2, normed, text_BLD, attention)
+    hidden_BTSD = hidden_BTSD + attended.view_as(hidden_BTSD)
+    modulated = torch.addcmul(ffn_shift, _layer_norm(block.norm3, hidden_BTSD), 1 + ffn_scale)
+    return torch.addcmul(hidden_BTSD, block.ffn(modulated), ffn_gate)
+
+
+def _layer_norm(norm: torch.nn.LayerNorm, hidden_states: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(hidden_states, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+def _self_attention(
+    attn: WanAttention,
+    hidden_BLD: torch.Tensor,
+    rotary: RotaryTables,
+    bias_LL: torch.Tensor,
+    attention: DenseAttention,
+) -> torch.Tensor:
+    heads = (attn.heads, -1)
+    query = rotate(attn.norm_q(attn.to_q(hidden_BLD)).unflatten(2, heads), *rotary)
+    key = rotate(attn.norm_k(attn.to_k(hidden_BLD)).unflatten(2, heads), *rotary)
+    value = attn.to_v(hidden_BLD).unflatten(2, heads)
+    return attn.to_out[0](_attend(query, key, value, bias_LL, attention))
+
+
+def _cross_attention(
+    attn: WanAttention, hidden_BLD: torch.Tensor, text_BLD: torch.Tensor, attention: DenseAttention
+) -> torch.Tensor:
+    heads = (attn.heads, -1)
+    query = attn.norm_q(attn.to_q(hidden_BLD)).unflatten(2, heads)
+    key = attn.norm_k(attn.to_k(text_BLD)).unflatten(2, heads)
+    value = attn.to_v(text_BLD).unflatten(2, heads)
+    return attn.to_out[0](_attend(query, key, value, None, attention))
+
+
+def _attend(
+    query_BLNE: torch.Tensor,
+    key_BLNE: torch.Tensor,
+    value_BLNE: torch.Tensor,
+    bias_LL: torch.Tensor | None,
+    attention: DenseAttention,
+) -> torch.Tensor:
+    """Return [B,L,D]."""
+    query, key, value = (x.transpose(1, 2) for x in (query_BLNE, key_BLNE, value_BLNE))
+    if attention == "sdpa":
+        bias = None if bias_LL is None else bias_LL.to(query.dtype)
+        out = F.scaled_dot_product_attention(query, key, value, bias)
+        return out.transpose(1, 2).flatten(2)
+    batch, heads, _, head_dim = query.shape
+    query, key, value = (x.flatten(0, 1) for x in (query, key, value))
+    scale = head_dim**-0.5
+    if bias_LL is None:
+        scores = torch.bmm(query, key.transpose(1, 2)) * scale
+    else:
+        scores = torch.baddbmm(bias_LL, query, key.transpose(1, 2), alpha=scale)
+    out = torch.bmm(scores.softmax(-1).to(value.dtype), value)
+    return out.unflatten(0, (batch, heads)).transpose(1, 2).flatten(2)
+
+
+def _head(
+    transformer: WanTransformer3DModel,
+    hidden_BTSD: torch.Tensor,
+    temb_BTD: torch.Tensor,
+    latents_shape: torch.Size,
+) -> torch.Tensor:
+    _, patch_height, patch_width = transformer.config.patch_size
+    table = (transformer.scale_shift_table + temb_BTD.unsqueeze(2)).unsqueeze(3)
+    shift, scale = table.unbind(2)
+    hidden = torch.addcmul(shift, _layer_norm(transformer.norm_out, hidden_BTSD), 1 + scale)
+    patches = transformer.proj_out(hidden)
+    rows, columns = latents_shape[-2] // patch_height, latents_shape[-1] // patch_width
+    patches = patches.unflatten(3, (patch_height, patch_width, -1)).unflatten(2, (rows, columns))
+    return patches.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)

@@ -1,0 +1,13 @@
+"""Work as data: plans, calls, references, records."""
+
+from ostinato.work._plan import CacheRef as CacheRef
+from ostinato.work._plan import Commit as Commit
+from ostinato.work._plan import ComponentCall as ComponentCall
+from ostinato.work._plan import Granularity as Granularity
+from ostinato.work._plan import OutputOf as OutputOf
+from ostinato.work._plan import PageId as PageId
+from ostinato.work._plan import PageRef as PageRef
+from ostinato.work._plan import WorkPlan as WorkPlan
+from ostinato.work._plan import WorkRecord as WorkRecord
+from ostinato.work._plan import WorkResult as WorkResult
+from ostinato.work._plan import WorkUnitKind as WorkUnitKind

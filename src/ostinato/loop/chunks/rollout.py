@@ -1,0 +1,261 @@
+"""The stock chunk rollout: video block by block, each denoised under clean history.
+
+Roles: `denoiser` (ops `encode_text`, `predict`, `store`), `latents` (facts only). Each block of
+`frames_per_block` latent frames is denoised by the sampler while attending to the keys and values
+of the finished blocks that `visible_blocks` names; then one pass at timestep 0 (`store`) makes
+its own clean keys and values. A finished block is emitted before its store pass, so that decoding
+and delivery do not wait, and nothing is stored that no later block reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from ostinato.card import AttentionContext, GuidanceForm, LoopSpec
+from ostinato.errors import InvalidCard
+from ostinato.loop.chunks.visible import visible_blocks
+from ostinato.loop.contract import (
+    DONE,
+    Done,
+    Emission,
+    LoopContext,
+    LoopResult,
+    Ring,
+    Slots,
+    as_tensor,
+)
+from ostinato.loop.denoise import EMBEDS_OF
+from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
+from ostinato.loop.noise import NoiseStream
+from ostinato.loop.policies.guidance import branches, guidance_rule
+from ostinato.loop.sampling import Sampler, Schedule, sampler_by_name
+from ostinato.request import GenerationSpec
+from ostinato.work import (
+    CacheRef,
+    Commit,
+    ComponentCall,
+    OutputOf,
+    PageRef,
+    WorkPlan,
+    WorkResult,
+    WorkUnitKind,
+)
+
+CALL = "batched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutState:
+    """Between two steps of a rollout.
+
+    text_kv: per-layer cross-attention keys and values of all branches, None before the first
+    step. latents: the block being denoised, float32 [1, C, F, H, W]; step counts its evaluations,
+    and `schedule.num_steps` means that only its store pass is left. pages: page of each stored
+    block, by block. finished: clean blocks, the last one cut to what was asked for.
+    """
+
+    spec: GenerationSpec
+    sampler: Sampler[object]
+    schedule: Schedule
+    noise: NoiseStream
+    ring: Ring
+    num_blocks: int
+    last_frames: int
+    prompt_embeds: tuple[torch.Tensor, ...]
+    text_kv: object
+    block: int
+    latents: torch.Tensor
+    step: int
+    memory: object
+    guidance_state: object
+    pages: Mapping[int, PageRef]
+    finished: tuple[torch.Tensor, ...]
+    fresh: bool
+
+
+class ChunkRollout:
+    """Drive a causal denoiser block by block.
+
+    Options: `frames_per_block` latent frames a block, `window_blocks` blocks in sight including
+    the block itself, `attention_context`, `guidance` (`batched` or `none`), `guidance_rule`.
+    """
+
+    def __init__(self, spec: LoopSpec) -> None:
+        """Read the options; raises InvalidCard for one that is missing or unknown."""
+        known = {
+            "frames_per_block",
+            "window_blocks",
+            "attention_context",
+            "guidance",
+            "guidance_rule",
+        }
+        if set(spec.options) != known:
+            raise InvalidCard(
+                f"loop {spec.name!r} needs exactly the options {sorted(known)}, "
+                f"got {sorted(spec.options)}"
+            )
+        self._component = spec.binds["denoiser"]
+        self._frames_per_block = int(spec.options["frames_per_block"])
+        self._window_blocks = int(spec.options["window_blocks"])
+        self._context = AttentionContext(str(spec.options["attention_context"]))
+        self._form = GuidanceForm(str(spec.options["guidance"]))
+        self._rule = guidance_rule(str(spec.options["guidance_rule"]))
+        if self._form not in (GuidanceForm.BATCHED, GuidanceForm.NONE):
+            raise InvalidCard(f"loop {spec.name!r}: guidance {self._form.value!r} is not served")
+        visible_blocks(self._context, 0, window_blocks=self._window_blocks)
+
+    def reads(self, spec: GenerationSpec) -> frozenset[str]:
+        """Return the embeddings of the branches that will run."""
+        order = branches(self._form, spec.guidance_scale)
+        return frozenset(slot for branch, slot in EMBEDS_OF if branch in order)
+
+    def check(self, spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[str, ...]:
+        """Refuse given initial latents: each block has keyed noise of its own."""
+        del facts
+        if spec.initial_latents is None:
+            return ()
+        return ("initial latents are not taken by a chunk rollout; leave them out",)
+
+    def num_steps(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
+        """Return text, denoise and store passes; the last block is not stored."""
+        num_blocks, _ = self._blocks(spec, fact(facts, "latents", LatentFacts))
+        return 1 + num_blocks * spec.num_inference_steps + num_blocks - 1
+
+    def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> RolloutState:
+        """Fix the schedule, reserve the pages, draw the first block's noise."""
+        codec = fact(context.facts, "latents", LatentFacts)
+        denoiser = fact(context.facts, "denoiser", DenoiserFacts)
+        sampler = sampler_by_name(spec.sampler)
+        schedule = sampler.schedule(spec.num_inference_steps, spec.flow_shift)
+        num_blocks, last_frames = self._blocks(spec, codec)
+        order = branches(self._form, spec.guidance_scale)
+        shape = (
+            1,
+            denoiser.in_channels,
+            self._frames_per_block,
+            spec.height // codec.spatial_stride,
+            spec.width // codec.spatial_stride,
+        )
+        return RolloutState(
+            spec=spec,
+            sampler=sampler,
+            schedule=schedule,
+            noise=context.noise,
+            # Twice the window: a window of slots is then contiguous half of the time and longer.
+            ring=context.open_ring(2 * self._window_blocks),
+            num_blocks=num_blocks,
+            last_frames=last_frames,
+            prompt_embeds=tuple(as_tensor(slots[s], s) for b, s in EMBEDS_OF if b in order),
+            text_kv=None,
+            block=0,
+            latents=context.noise.normal(shape, "initial", 0),
+            step=0,
+            memory=sampler.start(schedule, context.noise, 0),
+            guidance_state=None,
+            pages={},
+            finished=(),
+            fresh=False,
+        )
+
+    def next(self, state: RolloutState) -> WorkPlan | Done:
+        """Describe the text pass, one denoise step or one store pass."""
+        if state.block == state.num_blocks:
+            return DONE
+        if state.text_kv is None:
+            inputs = {"prompt_embeds": state.prompt_embeds}
+            return self._plan(WorkUnitKind.ENCODER_CHUNK, "encode_text", inputs)
+        blocks = visible_blocks(self._context, state.block, window_blocks=self._window_blocks)
+        inputs: dict[str, object] = {
+            "latents": state.latents,
+            "first_frame": torch.tensor(state.block * self._frames_per_block),
+            "text_kv": state.text_kv,
+            "context": CacheRef(pages=tuple(state.pages[block] for block in blocks)),
+        }
+        if state.step < state.schedule.num_steps:
+            inputs["timestep"] = state.schedule.timesteps[state.step]
+            return self._plan(WorkUnitKind.CHUNK_STEP, "predict", inputs)
+        commit = Commit(output=OutputOf(call=CALL, name="layers"), target=state.pages[state.block])
+        return self._plan(WorkUnitKind.CACHE_IO, "store", inputs, (commit,))
+
+    def advance(self, state: RolloutState, result: WorkResult) -> RolloutState:
+        """Fold a pass in: text K/V, a sampler step, or a stored block."""
+        state = replace(state, fresh=False)
+        if state.text_kv is None:
+            return replace(state, text_kv=result.get(CALL, "text_kv"))
+        if state.step == state.schedule.num_steps:
+            return self._next_block(state)
+        state = self._denoised(state, result)
+        if state.step < state.schedule.num_steps:
+            return state
+        return self._finished(state)
+
+    def finalize(self, state: RolloutState) -> LoopResult:
+        """Leave the final latents [1, C, T, H, W]."""
+        return LoopResult(slots={"latents": torch.cat(state.finished, dim=2)})
+
+    def emitted(self, state: RolloutState) -> tuple[Emission, ...]:
+        """Return the block that the latest step finished."""
+        if not state.fresh:
+            return ()
+        index = len(state.finished) - 1
+        return (Emission(slot="latents", index=index, value=state.finished[-1]),)
+
+    def _blocks(self, spec: GenerationSpec, codec: LatentFacts) -> tuple[int, int]:
+        """Return the blocks to roll out and the latent frames kept of the last."""
+        frames = codec.num_latent_frames(spec.num_frames)
+        num_blocks = -(-frames // self._frames_per_block)
+        return num_blocks, frames - (num_blocks - 1) * self._frames_per_block
+
+    def _plan(
+        self,
+        kind: WorkUnitKind,
+        op: str,
+        inputs: Mapping[str, object],
+        commits: tuple[Commit, ...] = (),
+    ) -> WorkPlan:
+        call = ComponentCall(call_id=CALL, component=self._component, op=op, inputs=inputs)
+        return WorkPlan(kind=kind, calls=(call,), commits=commits)
+
+    def _denoised(self, state: RolloutState, result: WorkResult) -> RolloutState:
+        order = branches(self._form, state.spec.guidance_scale)
+        stacked = as_tensor(result.get(CALL, "prediction"), "prediction")
+        predictions = dict(zip(order, stacked.chunk(len(order)), strict=True))
+        sigma, sigma_next = state.schedule.sigmas[state.step : state.step + 2].tolist()
+        prediction, guidance_state = self._rule.combine(
+            predictions, state.spec.guidance_scale, state.latents, sigma, state.guidance_state
+        )
+        latents, memory = state.sampler.step(
+            state.latents, prediction, sigma, sigma_next, state.memory
+        )
+        return replace(
+            state,
+            latents=latents,
+            memory=memory,
+            guidance_state=guidance_state,
+            step=state.step + 1,
+        )
+
+    def _finished(self, state: RolloutState) -> RolloutState:
+        last = state.block == state.num_blocks - 1
+        kept = state.latents[:, :, : state.last_frames] if last else state.latents
+        state = replace(state, finished=(*state.finished, kept), fresh=True)
+        if last:
+            return replace(state, block=state.num_blocks)
+        return replace(state, pages={**state.pages, state.block: state.ring.page(state.block)})
+
+    def _next_block(self, state: RolloutState) -> RolloutState:
+        block = state.block + 1
+        shape = tuple(state.latents.shape)
+        seen = visible_blocks(self._context, block, window_blocks=self._window_blocks)
+        return replace(
+            state,
+            block=block,
+            latents=state.noise.normal(shape, "initial", block),
+            step=0,
+            memory=state.sampler.start(state.schedule, state.noise, block),
+            guidance_state=None,
+            pages={b: page for b, page in state.pages.items() if b in seen},
+        )

@@ -1,0 +1,181 @@
+"""The stock denoise loop: one trajectory from noise to latents, whole clip or image at once.
+
+Roles: `denoiser` (op `predict`), `latents` (facts only), `sampler` (facts only; optional, one of
+the pure samplers otherwise). Reads `prompt_embeds` and, when a second branch runs,
+`negative_prompt_embeds`; writes `latents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from ostinato.card import GuidanceForm, LoopSpec
+from ostinato.errors import InvalidCard
+from ostinato.loop.contract import (
+    DONE,
+    Done,
+    Emission,
+    LoopContext,
+    LoopResult,
+    Slots,
+    as_tensor,
+)
+from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
+from ostinato.loop.policies.guidance import (
+    Branch,
+    branch_calls,
+    branch_predictions,
+    branches,
+    guidance_rule,
+)
+from ostinato.loop.sampling import LibrarySampler, Sampler, Schedule, sampler_by_name
+from ostinato.request import GenerationSpec
+from ostinato.work import WorkPlan, WorkResult, WorkUnitKind
+
+EMBEDS_OF = (
+    (Branch.COND, "prompt_embeds"),
+    (Branch.UNCOND, "negative_prompt_embeds"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenoiseState:
+    """Between two steps; latents float32 [1, C, T, H, W], step counts evaluations done."""
+
+    spec: GenerationSpec
+    sampler: Sampler[object]
+    schedule: Schedule
+    conditioning: Mapping[Branch, Mapping[str, object]]
+    guidance: torch.Tensor | None
+    latents: torch.Tensor
+    step: int
+    memory: object
+    guidance_state: object
+
+
+class Denoise:
+    """Drive a sampler over a denoiser.
+
+    Options: `guidance` (a GuidanceForm), `guidance_rule`, `noise` = `keyed` or `oracle` (the
+    library's draw: one generator seeded by the bare seed, one call for the whole tensor).
+    """
+
+    def __init__(self, spec: LoopSpec) -> None:
+        """Read the options; raises InvalidCard for one that is unknown or out of range."""
+        options = {"guidance": "two_forward", "guidance_rule": "classifier_free", "noise": "keyed"}
+        unknown = set(spec.options) - set(options) - {"attention_context"}
+        if unknown:
+            raise InvalidCard(f"loop {spec.name!r}: unknown options {sorted(unknown)}")
+        options.update({k: str(v) for k, v in spec.options.items()})
+        if options["noise"] not in ("keyed", "oracle"):
+            raise InvalidCard(f"loop {spec.name!r}: noise is {options['noise']!r}")
+        self._component = spec.binds["denoiser"]
+        self._form = GuidanceForm(options["guidance"])
+        self._rule = guidance_rule(options["guidance_rule"])
+        self._oracle_noise = options["noise"] == "oracle"
+
+    def reads(self, spec: GenerationSpec) -> frozenset[str]:
+        """Return the embeddings of the branches that will run."""
+        order = branches(self._form, spec.guidance_scale)
+        return frozenset(slot for branch, slot in EMBEDS_OF if branch in order)
+
+    def num_steps(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
+        """Return one plan for each denoise step."""
+        del facts
+        return spec.num_inference_steps
+
+    def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> DenoiseState:
+        """Draw the noise, fix the schedule."""
+        sampler: Sampler[object]
+        if "sampler" in context.facts:
+            sampler = fact(context.facts, "sampler", LibrarySampler)  # type: ignore[assignment]
+        else:
+            sampler = sampler_by_name(spec.sampler)
+        schedule = sampler.schedule(spec.num_inference_steps, spec.flow_shift)
+        order = branches(self._form, spec.guidance_scale)
+        scale = torch.tensor([spec.guidance_scale], dtype=torch.float32)
+        return DenoiseState(
+            spec=spec,
+            sampler=sampler,
+            schedule=schedule,
+            conditioning={b: {"prompt_embeds": slots[s]} for b, s in EMBEDS_OF if b in order},
+            guidance=scale if self._form is GuidanceForm.EMBEDDED else None,
+            latents=self._initial_latents(spec, context),
+            step=0,
+            memory=sampler.start(schedule, context.noise, 0),
+            guidance_state=None,
+        )
+
+    def next(self, state: DenoiseState) -> WorkPlan | Done:
+        """Describe the calls of one denoise step."""
+        if state.step == state.schedule.num_steps:
+            return DONE
+        shared = {
+            "latents": state.latents,
+            "timestep": state.schedule.timesteps[state.step],
+        }
+        calls = branch_calls(
+            self._form, self._component, "predict", shared, state.conditioning, state.guidance
+        )
+        return WorkPlan(kind=WorkUnitKind.DIFFUSION_STEP, calls=calls)
+
+    def advance(self, state: DenoiseState, result: WorkResult) -> DenoiseState:
+        """Combine the branches and step the sampler."""
+        order = branches(self._form, state.spec.guidance_scale)
+        predictions = branch_predictions(self._form, order, result, "prediction")
+        sigma, sigma_next = state.schedule.sigmas[state.step : state.step + 2].tolist()
+        prediction, guidance_state = self._rule.combine(
+            predictions, state.spec.guidance_scale, state.latents, sigma, state.guidance_state
+        )
+        latents, memory = state.sampler.step(
+            state.latents, prediction, sigma, sigma_next, state.memory
+        )
+        return replace(
+            state,
+            latents=latents,
+            memory=memory,
+            guidance_state=guidance_state,
+            step=state.step + 1,
+        )
+
+    def finalize(self, state: DenoiseState) -> LoopResult:
+        """Leave the final latents."""
+        return LoopResult(slots={"latents": state.latents})
+
+    def emitted(self, state: DenoiseState) -> tuple[Emission, ...]:
+        """Nothing is finished before the last step."""
+        del state
+        return ()
+
+    def check(self, spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[str, ...]:
+        """Hold given initial latents against the shape that the request implies."""
+        if spec.initial_latents is None:
+            return ()
+        given, expected = tuple(spec.initial_latents.shape), _latents_shape(spec, facts)
+        if given == expected:
+            return ()
+        return (f"initial latents are {list(given)}; this size needs {list(expected)}",)
+
+    def _initial_latents(self, spec: GenerationSpec, context: LoopContext) -> torch.Tensor:
+        if spec.initial_latents is not None:
+            return as_tensor(spec.initial_latents, "initial latents").to(torch.float32)
+        shape = _latents_shape(spec, context.facts)
+        if self._oracle_noise:
+            generator = context.noise.oracle_generator()
+            return torch.randn(shape, generator=generator, dtype=torch.float32)
+        return context.noise.normal(shape, "initial", 0)
+
+
+def _latents_shape(spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[int, ...]:
+    denoiser = fact(facts, "denoiser", DenoiserFacts)
+    codec = fact(facts, "latents", LatentFacts)
+    return (
+        1,
+        denoiser.in_channels,
+        codec.num_latent_frames(spec.num_frames),
+        spec.height // codec.spatial_stride,
+        spec.width // codec.spatial_stride,
+    )

@@ -1,0 +1,69 @@
+"""Run a plan on resident components: resolve references, call ops, keep no state.
+
+`execute` has no side effects, so a plan can be run twice with the same result, and with grad.
+`commit` is the one place where a plan's new keys and values are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ostinato.errors import InvalidPlan
+from ostinato.loop.contract import Component, Pages
+from ostinato.work import CacheRef, ComponentCall, Granularity, OutputOf, WorkPlan, WorkResult
+
+
+def execute(
+    plan: WorkPlan,
+    component: Callable[[str], Component],
+    pages: Pages,
+    *,
+    with_grad: bool = False,
+) -> WorkResult:
+    """Run the calls of `plan` in dependency order.
+
+    component: the resident set, by component name. with_grad: record for autograd (training);
+    serving runs under no_grad, never inference_mode, so that states can be re-entered.
+    Raises InvalidPlan for an unknown component, op, call or output.
+    """
+    outputs: dict[str, Mapping[str, object]] = {}
+    with torch.set_grad_enabled(with_grad):
+        for call in plan.ordered():
+            inputs = {k: _resolve(v, call, outputs, pages) for k, v in call.inputs.items()}
+            outputs[call.call_id] = component(call.component).op(call.op)(**inputs)
+    return WorkResult(outputs=outputs)
+
+
+def commit(plan: WorkPlan, result: WorkResult, pages: Pages) -> None:
+    """Write the plan's new keys and values into their pages, once."""
+    for entry in plan.commits:
+        layers = result.get(entry.output.call, entry.output.name)
+        assert isinstance(layers, tuple)
+        pages.commit(entry.target, layers)
+
+
+def _resolve(
+    value: object,
+    call: ComponentCall,
+    outputs: Mapping[str, Mapping[str, object]],
+    pages: Pages,
+) -> object:
+    if isinstance(value, CacheRef):
+        return pages.read(value)
+    if not isinstance(value, OutputOf):
+        return value
+    try:
+        found = outputs[value.call][value.name]
+    except KeyError:
+        raise InvalidPlan(
+            f"call {call.call_id!r} reads output {value.name!r} of {value.call!r}, which gives "
+            f"{sorted(outputs.get(value.call, {}))}"
+        ) from None
+    if value.granularity is Granularity.LAYER and not isinstance(found, tuple):
+        raise InvalidPlan(
+            f"call {call.call_id!r} reads {value.name!r} of {value.call!r} layer by layer, but it "
+            f"is one {type(found).__name__}"
+        )
+    return found

@@ -1,0 +1,150 @@
+"""A library scheduler behind the sampler contract: per request, stateless between calls.
+
+diffusers schedulers keep their trajectory on the object, so one object that serves two requests
+crashes or corrupts silently. Here every step builds an instance from the configuration, restores
+the request's memory into it, steps, and takes the memory out again. The memory is plain data
+(tensors, lists, scalars), so it can be written to disk without pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+
+from ostinato.errors import InvalidCheckpoint
+from ostinato.loop.noise import NoiseStream
+from ostinato.loop.sampling.schedules import Schedule
+
+MemoryValue = torch.Tensor | tuple["MemoryValue", ...] | bool | int | float | str | None
+
+
+class LibraryScheduler(Protocol):
+    """What is used of a diffusers flow-matching scheduler."""
+
+    config: Mapping[str, object]
+    timesteps: torch.Tensor
+    sigmas: torch.Tensor
+    step_index: int | None
+
+    def set_timesteps(self, num_inference_steps: int, device: str) -> None: ...
+    def set_begin_index(self, begin_index: int = 0) -> None: ...
+    def step(
+        self, model_output: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor,
+        return_dict: bool = True,
+    ) -> tuple[torch.Tensor, ...]: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerMemory:
+    """Every attribute of a scheduler between two steps, as plain data; step counts from 0."""
+
+    attributes: Mapping[str, MemoryValue]
+    step: int
+    flow_shift: float | None
+
+
+class LibrarySampler:
+    """Wraps a scheduler class and its configuration; holds no trajectory."""
+
+    def __init__(self, template: LibraryScheduler) -> None:
+        """Take any instance; only its class and configuration are used.
+
+        Raises InvalidCheckpoint for a scheduler that is not flow matching with a velocity
+        prediction: its steps would be meaningless for the networks served here.
+        """
+        self._template = template
+        names = {"flow_shift", "shift"} & set(template.config)
+        self._shift_name = names.pop() if names else None
+        prediction = template.config.get("prediction_type", "flow_prediction")
+        if prediction != "flow_prediction":
+            raise InvalidCheckpoint(
+                f"scheduler {type(template).__name__} has prediction_type {prediction!r}; "
+                "expected 'flow_prediction'"
+            )
+
+    @property
+    def flow_shift(self) -> float | None:
+        """The shift that the configuration carries, None when it has no such setting."""
+        if self._shift_name is None:
+            return None
+        value = self._template.config[self._shift_name]
+        return float(value) if isinstance(value, int | float) else None
+
+    def schedule(self, num_steps: int, flow_shift: float | None) -> Schedule:
+        """Return the scheduler's own timesteps (its dtype) and sigmas."""
+        scheduler = self._instance(flow_shift)
+        scheduler.set_timesteps(num_steps, device="cpu")
+        return Schedule(
+            timesteps=scheduler.timesteps, sigmas=scheduler.sigmas.float(), flow_shift=flow_shift
+        )
+
+    def start(self, schedule: Schedule, noise: NoiseStream, block: int) -> SchedulerMemory:
+        """Return the memory of a scheduler that is set to the first of these steps."""
+        del noise, block
+        scheduler = self._instance(schedule.flow_shift)
+        scheduler.set_timesteps(schedule.num_steps, device="cpu")
+        scheduler.set_begin_index(0)
+        return SchedulerMemory(
+            attributes=_take_out(scheduler), step=0, flow_shift=schedule.flow_shift
+        )
+
+    def step(
+        self,
+        x: torch.Tensor,
+        prediction: torch.Tensor,
+        sigma: float,
+        sigma_next: float,
+        memory: SchedulerMemory,
+    ) -> tuple[torch.Tensor, SchedulerMemory]:
+        """Step as the library does; sigma and sigma_next are already in the memory."""
+        del sigma, sigma_next
+        scheduler = self._instance(memory.flow_shift)
+        _put_back(scheduler, memory.attributes)
+        timestep = scheduler.timesteps[memory.step]
+        moved = scheduler.step(prediction, timestep, x, return_dict=False)[0]
+        following = SchedulerMemory(
+            attributes=_take_out(scheduler), step=memory.step + 1, flow_shift=memory.flow_shift
+        )
+        return moved, following
+
+    def _instance(self, flow_shift: float | None) -> LibraryScheduler:
+        overrides: dict[str, float] = {}
+        if flow_shift is not None and self._shift_name is not None:
+            overrides[self._shift_name] = flow_shift
+        kind = cast("_SchedulerClass", type(self._template))
+        return kind.from_config(self._template.config, **overrides)
+
+
+class _SchedulerClass(Protocol):
+    def from_config(self, config: Mapping[str, object], **overrides: float) -> LibraryScheduler: ...
+
+
+def _take_out(scheduler: LibraryScheduler) -> dict[str, MemoryValue]:
+    state = vars(scheduler).items()
+    return {name: _freeze(value, name) for name, value in state if name != "_internal_dict"}
+
+
+def _put_back(scheduler: LibraryScheduler, attributes: Mapping[str, MemoryValue]) -> None:
+    for name, value in attributes.items():
+        setattr(scheduler, name, _thaw(value))
+
+
+def _freeze(value: object, name: str) -> MemoryValue:
+    if value is None or isinstance(value, torch.Tensor | bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(item, name) for item in cast("list[object]", value))
+    raise InvalidCheckpoint(
+        f"scheduler attribute {name!r} is a {type(value).__name__}; only tensors, lists and "
+        "scalars can be kept as a request's state"
+    )
+
+
+def _thaw(value: MemoryValue) -> object:
+    return [_thaw(item) for item in value] if isinstance(value, tuple) else value

@@ -1,5 +1,7 @@
 """The procedural world of the built-in model: scenes, captions, and exact measurement of clips."""
 
+from ostinato.models.builtin.world.analysis import Analysis as Analysis
+from ostinato.models.builtin.world.analysis import analyse as analyse
 from ostinato.models.builtin.world.captions import canonical_prompt as canonical_prompt
 from ostinato.models.builtin.world.captions import caption as caption
 from ostinato.models.builtin.world.prompt import ParsedPrompt as ParsedPrompt

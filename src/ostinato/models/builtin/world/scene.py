@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ostinato.errors import InvalidRequest
 from ostinato.models.builtin.world.backdrop import HEIGHT, WIDTH
 from ostinato.models.builtin.world.geometry import EXTENTS
 from ostinato.models.builtin.world.vocabulary import Background, Colour, Motion, Shape
@@ -24,7 +25,7 @@ FPS = 16
 RADIUS_RANGE = (9.0, 12.0)
 # Pixels per frame: of a straight motion, and of each axis of a bounce.
 SPEED_RANGE = (0.6, 1.4)
-BOUNCE_SPEED_RANGE = (0.55, 1.05)
+BOUNCE_SPEED_RANGE = (0.65, 1.1)
 
 # Share of the combinations that training never sees, and pairs it never sees in any combination.
 HELD_OUT_SHARE = 0.12
@@ -76,19 +77,26 @@ def is_held_out(shape: Shape, colour: Colour, motion: Motion, background: Backgr
 def sample_scene(
     rng: np.random.Generator, *, split: Split = Split.TRAIN, num_objects: int = 1
 ) -> Scene:
-    """Draw a scene whose every object, with the background, belongs to the split."""
-    background = _pick(rng, tuple(Background))
-    objects: list[ObjectSpec] = []
-    while len(objects) < num_objects:
-        shape, colour, motion = (_pick(rng, tuple(kind)) for kind in (Shape, Colour, Motion))
-        if is_held_out(shape, colour, motion, background) != (split is Split.HELD_OUT):
-            # Redraw the background as well while it is free, so that a split is uniform.
-            background = background if objects else _pick(rng, tuple(Background))
-            continue
-        if any(shape is other.shape or colour is other.colour for other in objects):
-            continue
-        objects.append(place_object(rng, shape, colour, motion))
-    return Scene(objects=tuple(objects), background=background)
+    """Draw a scene whose every object, with the background, belongs to the split.
+
+    Two objects differ in shape and in colour. Raises InvalidRequest unless num_objects is 1 or 2.
+    """
+    if num_objects not in (1, 2):
+        raise InvalidRequest(f"num_objects={num_objects!r}: a scene has 1 or 2 objects")
+    while True:
+        background = _pick(rng, tuple(Background))
+        objects = [_sample_object(rng) for _ in range(num_objects)]
+        held_out = [is_held_out(o.shape, o.colour, o.motion, background) for o in objects]
+        distinct = (
+            len({o.shape for o in objects}) == len({o.colour for o in objects}) == num_objects
+        )
+        if distinct and all(held is (split is Split.HELD_OUT) for held in held_out):
+            return Scene(objects=tuple(objects), background=background)
+
+
+def _sample_object(rng: np.random.Generator) -> ObjectSpec:
+    shape, colour = _pick(rng, tuple(Shape)), _pick(rng, tuple(Colour))
+    return place_object(rng, shape, colour, _pick(rng, tuple(Motion)))
 
 
 def place_object(

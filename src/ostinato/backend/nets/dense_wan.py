@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
 
-from ostinato.backend.nets.rotary import RotaryTables, rotary_tables, rotate
+from ostinato.backend.nets.norm_rotate import WideRotary, norm_rotate, widen
+from ostinato.backend.nets.rotary import rotary_tables
 
 DenseAttention = Literal["sdpa", "matmul"]
 
@@ -54,21 +55,25 @@ def dense_forward(
     """
     _, patch_height, patch_width = transformer.config.patch_size
     height, width = latents_BCTHW.shape[-2] // patch_height, latents_BCTHW.shape[-1] // patch_width
-    rotary = rotary_tables(
-        positions_T,
-        rows=height,
-        columns=width,
-        head_dim=transformer.config.attention_head_dim,
+    dtype = _activation_dtype(latents_BCTHW)
+    tables = rotary_tables(
+        positions_T, rows=height, columns=width, head_dim=transformer.config.attention_head_dim
     )
-    hidden_BTSD = _patch_embed(transformer, latents_BCTHW)
+    rotary = widen(tables, num_heads=transformer.config.num_attention_heads, dtype=dtype)
+    hidden_BTSD = _patch_embed(transformer, latents_BCTHW.to(dtype))
     temb_BTD, modulation_BT6D = _time_embed(transformer, timesteps_BT)
-    text_BLD = transformer.condition_embedder.text_embedder(prompt_embeds)
-    bias_LL = _additive(block_mask, hidden_BTSD.shape[2], hidden_BTSD.shape[1], hidden_BTSD.dtype)
+    text_BLD = transformer.condition_embedder.text_embedder(prompt_embeds.to(dtype))
+    bias_LL = _additive(block_mask, hidden_BTSD.shape[2], hidden_BTSD.shape[1], dtype)
     for block in transformer.blocks:
         hidden_BTSD = _block(
             block, hidden_BTSD, modulation_BT6D, rotary, text_BLD, bias_LL, attention
         )
     return _head(transformer, hidden_BTSD, temb_BTD, latents_BCTHW.shape)
+
+
+def _activation_dtype(latents: torch.Tensor) -> torch.dtype:
+    device = latents.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else latents.dtype
 
 
 def _patch_embed(transformer: WanTransformer3DModel, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -103,38 +108,42 @@ def _block(
     block: WanTransformerBlock,
     hidden_BTSD: torch.Tensor,
     modulation_BT6D: torch.Tensor,
-    rotary: RotaryTables,
+    rotary: WideRotary,
     text_BLD: torch.Tensor,
     bias_LL: torch.Tensor,
     attention: DenseAttention,
 ) -> torch.Tensor:
-    # The residual is float32 where the weights are; what autocast makes bfloat16 is the linears.
-    table = block.scale_shift_table + modulation_BT6D
+    table = (block.scale_shift_table + modulation_BT6D).to(hidden_BTSD.dtype)
     shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = table.unsqueeze(3).unbind(2)
     modulated = torch.addcmul(shift, _layer_norm(block.norm1, hidden_BTSD), 1 + scale)
     attended = _self_attention(block.attn1, modulated.flatten(1, 2), rotary, bias_LL, attention)
     hidden_BTSD = torch.addcmul(hidden_BTSD, attended.view_as(hidden_BTSD), gate)
-    normed = block.norm2(hidden_BTSD).flatten(1, 2)
-    attended = _cross_attention(block.attn2, normed, text_BLD, attention)
+    normed = hidden_BTSD
+    if isinstance(block.norm2, torch.nn.LayerNorm):
+        normed = _layer_norm(block.norm2, hidden_BTSD)
+    attended = _cross_attention(block.attn2, normed.flatten(1, 2), text_BLD, attention)
     hidden_BTSD = hidden_BTSD + attended.view_as(hidden_BTSD)
     modulated = torch.addcmul(ffn_shift, _layer_norm(block.norm3, hidden_BTSD), 1 + ffn_scale)
     return torch.addcmul(hidden_BTSD, block.ffn(modulated), ffn_gate)
 
 
 def _layer_norm(norm: torch.nn.LayerNorm, hidden_states: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(hidden_states, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+    weight, bias = norm.weight, norm.bias
+    if weight is not None:
+        weight, bias = weight.to(hidden_states.dtype), bias.to(hidden_states.dtype)
+    return F.layer_norm(hidden_states, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def _self_attention(
     attn: WanAttention,
     hidden_BLD: torch.Tensor,
-    rotary: RotaryTables,
+    rotary: WideRotary,
     bias_LL: torch.Tensor,
     attention: DenseAttention,
 ) -> torch.Tensor:
     heads = (attn.heads, -1)
-    query = rotate(attn.norm_q(attn.to_q(hidden_BLD)).unflatten(2, heads), *rotary)
-    key = rotate(attn.norm_k(attn.to_k(hidden_BLD)).unflatten(2, heads), *rotary)
+    query = _norm(attn.norm_q, attn.to_q(hidden_BLD), rotary).unflatten(2, heads)
+    key = _norm(attn.norm_k, attn.to_k(hidden_BLD), rotary).unflatten(2, heads)
     value = attn.to_v(hidden_BLD).unflatten(2, heads)
     return attn.to_out[0](_attend(query, key, value, bias_LL, attention))
 
@@ -143,10 +152,16 @@ def _cross_attention(
     attn: WanAttention, hidden_BLD: torch.Tensor, text_BLD: torch.Tensor, attention: DenseAttention
 ) -> torch.Tensor:
     heads = (attn.heads, -1)
-    query = attn.norm_q(attn.to_q(hidden_BLD)).unflatten(2, heads)
-    key = attn.norm_k(attn.to_k(text_BLD)).unflatten(2, heads)
+    query = _norm(attn.norm_q, attn.to_q(hidden_BLD), None).unflatten(2, heads)
+    key = _norm(attn.norm_k, attn.to_k(text_BLD), None).unflatten(2, heads)
     value = attn.to_v(text_BLD).unflatten(2, heads)
     return attn.to_out[0](_attend(query, key, value, None, attention))
+
+
+def _norm(
+    norm: torch.nn.RMSNorm, hidden_BLD: torch.Tensor, rotary: WideRotary | None
+) -> torch.Tensor:
+    return norm_rotate(hidden_BLD, norm.weight, norm.eps, rotary)
 
 
 def _attend(
@@ -180,8 +195,8 @@ def _head(
     latents_shape: torch.Size,
 ) -> torch.Tensor:
     _, patch_height, patch_width = transformer.config.patch_size
-    table = (transformer.scale_shift_table + temb_BTD.unsqueeze(2)).unsqueeze(3)
-    shift, scale = table.unbind(2)
+    table = (transformer.scale_shift_table + temb_BTD.unsqueeze(2)).to(hidden_BTSD.dtype)
+    shift, scale = table.unsqueeze(3).unbind(2)
     hidden = torch.addcmul(shift, _layer_norm(transformer.norm_out, hidden_BTSD), 1 + scale)
     patches = transformer.proj_out(hidden)
     rows, columns = latents_shape[-2] // patch_height, latents_shape[-1] // patch_width

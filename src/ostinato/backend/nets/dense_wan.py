@@ -12,8 +12,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from diffusers import WanTransformer3DModel
-from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformerBlock
+from diffusers.models.transformers.transformer_wan import (
+    WanAttention,
+    WanTransformer3DModel,
+    WanTransformerBlock,
+)
 
 from ostinato.backend.nets.norm_rotate import WideRotary, norm_rotate, widen
 from ostinato.backend.nets.rotary import rotary_tables

@@ -7,10 +7,9 @@ written here makes eight, and a training step on a CPU is bound by such passes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch.autograd.function import FunctionCtx
 
 from ostinato.backend.nets.rotary import RotaryTables
 
@@ -43,36 +42,41 @@ def norm_rotate(
     hidden_BLD: torch.Tensor, weight_D: torch.Tensor, eps: float, rotary: WideRotary | None
 ) -> torch.Tensor:
     """Normalise over the width, scale, and rotate where `rotary` is given; dtype as the input."""
-    empty = hidden_BLD.new_empty(0)
-    cos, sin, swap = (empty, empty, empty) if rotary is None else rotary
-    return _NormRotate.apply(hidden_BLD, weight_D, eps, cos, sin, swap)  # type: ignore[no-any-return]
+    cos, sin, swap = (None, None, None) if rotary is None else rotary
+    return cast(torch.Tensor, _NormRotate.apply(hidden_BLD, weight_D, eps, cos, sin, swap))
 
 
 class _NormRotate(torch.autograd.Function):
-    """`swap` is empty where there is no rotation; tables carry no gradient."""
+    """The tables are None where there is no rotation; they carry no gradient."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, hidden, weight, eps, cos, sin, swap):  # type: ignore[no-untyped-def]
-        square_sum = torch.linalg.vector_norm(
-            hidden, dim=-1, keepdim=True, dtype=torch.float32
-        ).square()
-        inverse = (square_sum / hidden.shape[-1] + eps).rsqrt().to(hidden.dtype)
+    def forward(
+        ctx: Any,  # what save_for_backward leaves on it is not in torch's types
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        swap: torch.Tensor | None,
+    ) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        inverse = (norm.square() / hidden.shape[-1] + eps).rsqrt().to(hidden.dtype)
         normed = hidden * inverse
         ctx.save_for_backward(normed, inverse, weight, cos, sin, swap)
         scaled = normed * weight.to(hidden.dtype)
-        if swap.numel() == 0:
+        if cos is None or sin is None or swap is None:
             return scaled
         return torch.addcmul(scaled * cos, scaled @ swap, sin)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (grad,) = grads
         normed, inverse, weight, cos, sin, swap = ctx.saved_tensors
-        if swap.numel() > 0:
+        if swap is not None:
             grad = torch.addcmul((grad * sin) @ swap.mT, grad, cos)
         product = grad * normed
         grad_weight = product.sum((0, 1), dtype=torch.float32).to(weight.dtype)
-        scaled = weight.to(grad.dtype)
-        mean = (scaled / scaled.numel()).unsqueeze(-1)
-        projection = (product.flatten(0, 1) @ mean).unflatten(0, product.shape[:2])
-        grad_hidden = torch.addcmul(grad * scaled, normed, projection, value=-1) * inverse
+        scale = weight.to(grad.dtype)
+        projection = (product.flatten(0, 1) @ (scale / scale.numel())).view_as(inverse)
+        grad_hidden = torch.addcmul(grad * scale, normed, projection, value=-1) * inverse
         return grad_hidden, grad_weight, None, None, None, None

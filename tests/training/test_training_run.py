@@ -1,0 +1,135 @@
+"""A whole run at tiny size: learns, resumes to the bit, exports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ostinato.errors import InvalidCheckpoint, RecipeMismatch
+from ostinato.models.builtin.architecture import BuiltinArchitecture
+from ostinato.models.builtin.codec import CodecConfig
+from ostinato.models.builtin.layout import PROVENANCE, load_modules
+from ostinato.training import run
+from ostinato.training.checkpoint import list_checkpoints
+from ostinato.training.config import (
+    CodecTraining,
+    DataConfig,
+    FlowMatchingConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from ostinato.training.export import export_weights
+from ostinato.training.prepare import prepare
+from ostinato.training.trainer import Trainer
+
+TINY = TrainingConfig(
+    name="tiny",
+    steps=6,
+    seed=3,
+    architecture=BuiltinArchitecture(
+        codec=CodecConfig(hidden_channels=32, num_layers=1),
+        num_attention_heads=2,
+        num_layers=1,
+        ffn_dim=64,
+        freq_dim=32,
+        text_dim=32,
+        text_layers=1,
+        text_ffn_dim=32,
+    ),
+    data=DataConfig(num_clips=8, num_validation_clips=2, num_frames=24, num_codec_clips=4),
+    codec=CodecTraining(steps=2, batch_latent_frames=4),
+    method=FlowMatchingConfig(window_chunks=2, single_batch=4, window_batch=2),
+    optimizer=OptimizerConfig(warmup_steps=2),
+    checkpoint_every=3,
+    log_every=3,
+)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(TINY, output_dir=tmp_path_factory.mktemp("whole"))
+
+
+def test_a_resumed_run_makes_the_same_bits(whole_run: Path, tmp_path: Path) -> None:
+    stopped = shutil.copytree(whole_run, tmp_path / "stopped")
+    shutil.rmtree(list_checkpoints(stopped)[-1])
+    assert list_checkpoints(stopped)[-1].name == "step-0000003"
+    run(TINY, output_dir=stopped)
+    for group in ("weights", "average", "optimizer"):
+        whole = load_file(list_checkpoints(whole_run)[-1] / f"{group}.safetensors")
+        resumed = load_file(list_checkpoints(stopped)[-1] / f"{group}.safetensors")
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert _losses(stopped) == _losses(whole_run)
+
+
+def _losses(run_dir: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if name not in ("cpu_s", "wall_s")}
+        for line in lines
+        if "note" not in line
+    ]
+
+
+def test_loss_falls_on_a_fixed_batch(whole_run: Path) -> None:
+    inputs = prepare(TINY, whole_run)
+    config = replace(TINY, steps=1000, optimizer=OptimizerConfig(warmup_steps=0))
+    trainer = Trainer(config, inputs)
+    before = float(trainer.loss_at(0)[1].detach())
+    for _ in range(40):
+        trainer.loss_at(0)[1].backward()
+        trainer.optimizer.step(1.0)
+    after = float(trainer.loss_at(0)[1].detach())
+    assert after < 0.75 * before
+
+
+def test_export_round_trips(whole_run: Path, tmp_path: Path) -> None:
+    destination = export_weights(whole_run, tmp_path / "weights")
+    modules = load_modules(destination)
+    average = load_file(list_checkpoints(whole_run)[-1] / "average.safetensors")
+    loaded = dict(modules.transformer.named_parameters())
+    assert all(
+        torch.equal(loaded[name.removeprefix("transformer.")], value.half().float())
+        for name, value in average.items()
+        if name.startswith("transformer.")
+    )
+    provenance = json.loads((destination / PROVENANCE).read_text())
+    assert provenance["steps"] == 6
+    assert provenance["command"] == "ostinato train tiny"
+    assert set(provenance["sha256"]) == {
+        "codec/config.json",
+        "codec/model.safetensors",
+        "text_encoder/config.json",
+        "text_encoder/model.safetensors",
+        "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
+        "transformer/config.json",
+        "transformer/diffusion_pytorch_model.safetensors",
+    }
+
+
+def test_a_missing_tensor_is_a_typed_error(whole_run: Path, tmp_path: Path) -> None:
+    destination = export_weights(whole_run, tmp_path / "weights")
+    os.remove(destination / "codec" / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=r"model\.safetensors"):
+        load_modules(destination)
+
+
+def test_another_configuration_does_not_resume(whole_run: Path) -> None:
+    with pytest.raises(RecipeMismatch, match="start in another folder"):
+        run(replace(TINY, steps=7), output_dir=whole_run)
+    with pytest.raises(RecipeMismatch, match="resume=True"):
+        run(TINY, output_dir=whole_run, resume=False)
+
+
+def test_a_folder_without_checkpoints_is_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="no checkpoint"):
+        export_weights(tmp_path, tmp_path / "weights")

@@ -136,8 +136,9 @@ def _chunks(values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 def _background_drift(
     frames: NDArray[np.uint8], visible: NDArray[np.bool_], background: Background
 ) -> float:
-    difference = np.abs(frames.astype(np.int16) - backdrop(background)).mean(-1)
-    per_frame = (difference * visible).sum((1, 2)) / np.maximum(visible.sum((1, 2)), 1)
+    difference = np.abs(frames.astype(np.float32) - backdrop(background))
+    total = np.einsum("thwc,thw->t", difference, visible.astype(np.float32))
+    per_frame = total / np.maximum(3 * visible.sum((1, 2)), 1)
     return max(float(chunk.mean()) for chunk in _chunks(per_frame))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,9 @@ class Observation:
 
     `background` is None where no background of the vocabulary is seen; `nearest_background` is the
     one that was subtracted. `colours` is None in frames without an object. `centers` (x, y) in px,
-    `areas` in px; `coverage` [T,37,37] in [0,1] is centred on the rounded centre; `clutter` is the
-    area outside the object's reach that looks like any object, in px; `visible` [T,64,64] marks
-    the background pixels.
+    `areas` in px; `coverage` [T,37,37] in [0,1] is a crop whose middle pixel lies at `offsets`
+    (x, y) from the centre; `clutter` is the area outside the object's reach that looks like any
+    object, in px; `visible` [T,64,64] marks the background pixels.
     """
 
     background: Background | None
@@ -57,6 +57,7 @@ class Observation:
     centers: NDArray[np.float64]
     areas: NDArray[np.float64]
     coverage: NDArray[np.float32]
+    offsets: NDArray[np.float64]
     clutter: NDArray[np.float64]
     visible: NDArray[np.bool_]
 
@@ -74,9 +75,9 @@ def observe(frames: NDArray[np.uint8]) -> Observation:
     )
     main_colour = _plurality([colour for colour in colours if colour]) or Colour.RED
     cover = _coverage(difference, nearest, main_colour)
-    centers, areas, windows = _locate(cover)
-    present = (areas >= _LEAST_AREA) & np.array([colour is not None for colour in colours])
-    visible = ~_near(centers) | ~present[:, None, None]
+    found = _locate(cover)
+    present = (found.areas >= _LEAST_AREA) & np.array([colour is not None for colour in colours])
+    visible = ~_near(found.centers) | ~present[:, None, None]
     registration = register(frames, visible, nearest)
     named = majority([name if near else None for name, near in backgrounds])
     return Observation(
@@ -86,9 +87,10 @@ def observe(frames: NDArray[np.uint8]) -> Observation:
         colour=majority(colours),
         colours=colours,
         present=present,
-        centers=centers,
-        areas=areas,
-        coverage=windows,
+        centers=found.centers,
+        areas=found.areas,
+        coverage=found.coverage,
+        offsets=found.offsets,
         clutter=(foreground & visible).sum((1, 2)).astype(np.float64),
         visible=visible,
     )
@@ -122,7 +124,7 @@ def _colour_scores(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return what is nearer to an object colour than to the background, and votes [T,colours]."""
     table = np.array(tuple(PALETTE.values()), np.float32)
-    distance = np.sqrt(np.square(difference).sum(-1))
+    distance = np.sqrt(_squared(difference))
     where = np.nonzero(distance > _FOREGROUND_DISTANCE)
     gap = np.linalg.norm(frames[where].astype(np.float32)[:, None] - table, axis=-1)
     nearest, gap = gap.argmin(1), gap.min(1)
@@ -131,7 +133,8 @@ def _colour_scores(
     # Full votes come from the core of an object; mixed colours at its edge hardly count.
     votes = np.exp(-np.square(gap / 45.0)) * foreground[where]
     bins = where[0] * len(table) + nearest
-    scores = np.bincount(bins, votes, minlength=len(frames) * len(table))
+    scores = np.zeros(len(frames) * len(table))
+    np.add.at(scores, bins, votes)
     return foreground, scores.reshape(len(frames), len(table))
 
 
@@ -141,37 +144,51 @@ def _coverage(
     """Return how much of each pixel has the colour, [T,64,64] in [0,1]."""
     axis = np.asarray(PALETTE[colour], np.float32) - backdrop(background)
     along = np.einsum("thwc,hwc->thw", difference, axis) / np.square(axis).sum(-1)
-    across = np.square(difference).sum(-1) - np.square(along) * np.square(axis).sum(-1)
+    across = _squared(difference) - np.square(along) * np.square(axis).sum(-1)
     # Symmetric about 1/2: noise near 0 and 1 goes, area stays.
     sharp = np.clip((along - 0.2) / 0.6, 0.0, 1.0)
     # Another colour than this one lies off the line by about half a colour distance.
     return sharp * (across < 70.0**2)
 
 
-def _locate(
-    cover: NDArray[np.float32],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
-    """Find the densest spot of each frame; return its centroid [T,2], area [T] and crop."""
+class _Located(NamedTuple):
+    centers: NDArray[np.float64]
+    areas: NDArray[np.float64]
+    coverage: NDArray[np.float32]
+    offsets: NDArray[np.float64]
+
+
+def _squared(difference: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.einsum("thwc,thwc->thw", difference, difference)
+
+
+def _locate(cover: NDArray[np.float32]) -> _Located:
+    """Find the densest spot of each frame and measure what is there."""
     half = cover.reshape(len(cover), HEIGHT // 2, 2, WIDTH // 2, 2).mean((2, 4))
     y, x = np.mgrid[: HEIGHT // 2, : WIDTH // 2]
     disc = np.hypot(*(np.minimum(axis, len(axis) - axis) for axis in (x, y))) <= OBJECT_REACH // 2
     density = np.fft.irfft2(np.fft.rfft2(half) * np.fft.rfft2(disc.astype(np.float32)))
     top = density.reshape(len(cover), -1).argmax(1)
-    centers = np.stack([top % (WIDTH // 2) * 2.0 + 0.5, top // (WIDTH // 2) * 2.0 + 0.5], axis=1)
+    centers = np.stack([top % (WIDTH // 2), top // (WIDTH // 2)], axis=1) * 2 + 0.5
+    # The crop must hold the whole object before its centroid is exact: twice is enough.
+    for _ in range(2):
+        centers = _crop(cover, centers).centers
+    return _crop(cover, centers)
+
+
+def _crop(cover: NDArray[np.float32], centers: NDArray[np.float64]) -> _Located:
+    """Cut a disc around the pixel nearest to each centre, and measure what is in it."""
     offset = np.arange(-OBJECT_REACH, OBJECT_REACH + 1)
     inside = np.hypot(offset[:, None], offset) <= OBJECT_REACH
-    areas, windows = np.zeros(len(cover)), np.zeros((len(cover), *inside.shape), np.float32)
-    for _ in range(3):
-        anchors = np.rint(centers).astype(np.int64)
-        rows = (anchors[:, 1, None] + offset) % HEIGHT
-        columns = (anchors[:, 0, None] + offset) % WIDTH
-        frame = np.arange(len(cover))[:, None, None]
-        windows = cover[frame, rows[:, :, None], columns[:, None, :]] * inside
-        areas = windows.sum((1, 2), dtype=np.float64)
-        scale = np.maximum(areas, 1e-6)
-        moved = [windows.sum(1) @ offset / scale, windows.sum(2) @ offset / scale]
-        centers = anchors + np.stack(moved, axis=1)
-    return centers, areas, windows
+    anchors = np.rint(centers).astype(np.int64)
+    rows = (anchors[:, 1, None] + offset) % HEIGHT
+    columns = (anchors[:, 0, None] + offset) % WIDTH
+    frame = np.arange(len(cover))[:, None, None]
+    crop = cover[frame, rows[:, :, None], columns[:, None, :]] * inside
+    areas = crop.sum((1, 2)).astype(np.float64)
+    moved = np.stack([crop.sum(1) @ offset, crop.sum(2) @ offset], axis=1)
+    centers = anchors + moved / np.maximum(areas, 1e-6)[:, None]
+    return _Located(centers, areas, crop, anchors - centers)
 
 
 def _near(centers: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -52,9 +52,9 @@ class _Mention(NamedTuple):
 
 
 def normalize(text: str) -> list[str]:
-    """Split text into lower-case words without punctuation ("dark-blue" is two words)."""
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    return re.findall(r"[^\W_]+", plain.replace("'", "").replace("\u2019", ""))
+    """Split text into lower-case words without punctuation ("isn't" is "is not")."""
+    plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    return re.findall(r"[^\W_]+", plain.replace("n't", " not").replace("'", ""))
 
 
 def parse_prompt(text: str) -> ParsedPrompt:

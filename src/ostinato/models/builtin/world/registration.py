@@ -57,8 +57,8 @@ def _fold(frames: NDArray[np.uint8], visible: NDArray[np.bool_]) -> NDArray[np.f
     period = PATTERN_PERIOD
     tiles = (count, height // period, period, width // period, period)
     weight = visible.reshape(tiles).sum((1, 3))
-    luma = frames.sum(-1, dtype=np.float64) / frames.shape[-1]
-    folded = (luma * visible).reshape(tiles).sum((1, 3)) / np.maximum(weight, 1)
+    luma = np.einsum("thwc->thw", frames, dtype=np.float64) / frames.shape[-1]
+    folded = np.einsum("tipjq->tpq", (luma * visible).reshape(tiles)) / np.maximum(weight, 1)
     return folded - folded.mean((1, 2), keepdims=True)
 
 

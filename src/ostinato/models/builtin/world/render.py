@@ -6,16 +6,15 @@ overlapping clips of one scene agree to the bit.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.models.builtin.world.backdrop import HEIGHT, WIDTH, backdrop
-from ostinato.models.builtin.world.geometry import coverage
+from ostinato.models.builtin.world.geometry import EXTENTS, coverage
 from ostinato.models.builtin.world.scene import ObjectSpec, Scene, travel_bounds
 from ostinato.models.builtin.world.vocabulary import PALETTE, Motion
-
-# An object reaches 1.25 * 12 px from its centroid; one more pixel holds the soft edge.
-_REACH = 17
 
 
 def render(scene: Scene, num_frames: int, first_frame: int = 0) -> NDArray[np.uint8]:
@@ -41,7 +40,9 @@ def track(spec: ObjectSpec, times: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _draw(frames: NDArray[np.uint8], spec: ObjectSpec, centers: NDArray[np.float64]) -> None:
-    window = np.arange(-_REACH, _REACH + 1)
+    # The anchor is up to half a pixel off, and the soft edge adds another half.
+    reach = math.ceil(max(EXTENTS[spec.shape]) * spec.radius) + 1
+    window = np.arange(-reach, reach + 1)
     anchors = np.rint(centers).astype(np.int64)
     offsets = (anchors - centers)[:, :, None] + window
     dx, dy = offsets.astype(np.float32).transpose(1, 0, 2)

@@ -15,8 +15,10 @@ from ostinato.models.builtin.world.vocabulary import Shape
 
 # Frames that vote: evenly spaced, enough for a stable share.
 _MOST_VOTES = 48
-# The best template must overlap this much (intersection over union) to be a shape at all.
-_LEAST_OVERLAP = 0.6
+# The best template must overlap this much (intersection over union) to be a shape at all. Measured:
+# outlines that wobble by 2 px reach 0.73 to 0.91; half discs, ellipses of 2:1, crescents and
+# triangles on their tip stay below 0.70.
+_LEAST_OVERLAP = 0.72
 _SCALES = (0.93, 1.0, 1.07)
 
 
@@ -25,7 +27,7 @@ def seen_shape(observation: Observation) -> Shape | None:
     count = len(observation.areas)
     sampled = np.unique(np.linspace(0, count - 1, min(count, _MOST_VOTES)).round().astype(int))
     overlaps = shape_overlaps(
-        observation.coverage[sampled], observation.centers[sampled], observation.areas[sampled]
+        observation.coverage[sampled], observation.offsets[sampled], observation.areas[sampled]
     )
     votes = [
         tuple(Shape)[int(row.argmax())] if row.max() >= _LEAST_OVERLAP and present else None
@@ -35,11 +37,11 @@ def seen_shape(observation: Observation) -> Shape | None:
 
 
 def shape_overlaps(
-    windows: NDArray[np.float32], centers: NDArray[np.float64], areas: NDArray[np.float64]
+    windows: NDArray[np.float32], offsets: NDArray[np.float64], areas: NDArray[np.float64]
 ) -> NDArray[np.float32]:
     """Return the overlap (IoU) of coverage [T,37,37] with each shape of equal area: [T,shapes]."""
-    offset = np.arange(-OBJECT_REACH, OBJECT_REACH + 1)
-    anchored = (offset + (np.rint(centers) - centers)[:, :, None]).astype(np.float32)
+    reach = np.arange(-OBJECT_REACH, OBJECT_REACH + 1)
+    anchored = (reach + offsets[:, :, None]).astype(np.float32)
     dx, dy = anchored[:, 0, None, :], anchored[:, 1, :, None]
     best = np.zeros((len(windows), len(Shape)), np.float32)
     for column, shape in enumerate(Shape):

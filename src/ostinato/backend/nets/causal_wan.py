@@ -11,7 +11,7 @@ a batch of N is equal to N calls of one where a sample has at least `EXACT_ROWS`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from diffusers.models.transformers.transformer_wan import (
 )
 from torch import nn
 
+from ostinato.backend.nets.kv import ContextKV, Embedded, Grid, LayerKV, Projected, TextKV
 from ostinato.backend.nets.rotary import RotaryTables, rotary_tables, rotate
 from ostinato.backend.nets.wan_geometry import wan_geometry
 
@@ -29,55 +30,6 @@ from ostinato.backend.nets.wan_geometry import wan_geometry
 # 2024.2 on AVX-512 over input widths 16..1536: rows below 2 at width 32, 6 at 128, 11 at 256 and
 # 16 from 384 up differ from the same rows in a larger call; from 16 rows on they never did.
 EXACT_ROWS = 16
-
-
-class LayerKV(NamedTuple):
-    """New self-attention keys and values of one layer, each [B,L,N,E].
-
-    `key_raw` is normed and not rotated: what an anchor needs to be shown at another position.
-    """
-
-    key_rotated: torch.Tensor
-    key_raw: torch.Tensor
-    value: torch.Tensor
-
-
-class ContextKV(NamedTuple):
-    """What one layer attends to besides its own tokens, oldest first, each [B,Lc,N,E]."""
-
-    keys_rotated: torch.Tensor
-    values: torch.Tensor
-
-
-class TextKV(NamedTuple):
-    """Cross-attention keys and values of one layer, each [B,Lt,N,E]."""
-
-    key: torch.Tensor
-    value: torch.Tensor
-
-
-class Grid(NamedTuple):
-    """Tokens of a call: latent frames, rows and columns of patches."""
-
-    frames: int
-    rows: int
-    columns: int
-
-
-class Embedded(NamedTuple):
-    """Input of the blocks: hidden_states [B,L,D], temb [B,T,D], modulation [B,T,6,D]."""
-
-    hidden_states: torch.Tensor
-    temb: torch.Tensor
-    modulation: torch.Tensor
-    grid: Grid
-
-
-class Projected(NamedTuple):
-    """What a layer knows before it attends: its rotated query [B,L,N,E] and its new K/V."""
-
-    query_rotated: torch.Tensor
-    kv: LayerKV
 
 
 class CausalWan:

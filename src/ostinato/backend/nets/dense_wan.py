@@ -8,7 +8,7 @@ trips of the served form, under autograd and bfloat16 autocast.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,24 @@ from diffusers.models.transformers.transformer_wan import (
 
 from ostinato.backend.nets.norm_rotate import WideRotary, norm_rotate, widen
 from ostinato.backend.nets.rotary import rotary_tables
+from ostinato.backend.nets.wan_geometry import WanGeometry, wan_geometry
 
 DenseAttention = Literal["sdpa", "matmul"]
+
+
+class DenseBlock(Protocol):
+    """`dense_block`, or what torch.compile makes of it."""
+
+    def __call__(
+        self,
+        block: WanTransformerBlock,
+        hidden_BTSD: torch.Tensor,
+        modulation_BT6D: torch.Tensor,
+        rotary: WideRotary,
+        text_BLD: torch.Tensor,
+        bias_LL: torch.Tensor,
+        attention: DenseAttention,
+    ) -> torch.Tensor: ...
 
 
 def block_causal_mask(
@@ -46,32 +62,46 @@ def dense_forward(
     latents_BCTHW: torch.Tensor,
     timesteps_BT: torch.Tensor,
     prompt_embeds: torch.Tensor,
-    positions_T: torch.Tensor,
+    positions: torch.Tensor,
     block_mask: torch.Tensor,
     *,
     attention: DenseAttention = "matmul",
+    block_forward: DenseBlock | None = None,
 ) -> torch.Tensor:
     """Return the velocity [B,C,T,H,W] of all frames, each at its own timestep.
 
-    `block_mask` is bool [T,T] or [L,L], True where a query (row) may attend to a key (column).
-    `attention` "matmul" is 2.5x faster forward and backward than "sdpa" in bfloat16 on a CPU.
+    `positions` is int64 [T] or [B,T]. `block_mask` is bool [T,T] or [L,L], True where a query (row)
+    may attend to a key (column). `attention` "matmul" is faster forward and backward than "sdpa" in
+    bfloat16 on a CPU. `block_forward` takes a compiled `dense_block`: all layers share one graph,
+    so compilation costs one layer. Raises InvalidCheckpoint unless `transformer` is T2V.
     """
-    _, patch_height, patch_width = transformer.config.patch_size
-    height, width = latents_BCTHW.shape[-2] // patch_height, latents_BCTHW.shape[-1] // patch_width
-    dtype = _activation_dtype(latents_BCTHW)
-    tables = rotary_tables(
-        positions_T, rows=height, columns=width, head_dim=transformer.config.attention_head_dim
+    geometry = wan_geometry(transformer)
+    rows, columns = (
+        geometry.rows(latents_BCTHW.shape[-2]),
+        geometry.columns(latents_BCTHW.shape[-1]),
     )
-    rotary = widen(tables, num_heads=transformer.config.num_attention_heads, dtype=dtype)
-    hidden_BTSD = _patch_embed(transformer, latents_BCTHW.to(dtype))
+    dtype = _activation_dtype(latents_BCTHW)
+    tables = rotary_tables(positions, rows=rows, columns=columns, head_dim=geometry.head_dim)
+    rotary = widen(tables, num_heads=geometry.num_heads, dtype=dtype)
+    hidden_BTSD = _patch_embed(transformer, geometry, latents_BCTHW.to(dtype))
     temb_BTD, modulation_BT6D = _time_embed(transformer, timesteps_BT)
     text_BLD = transformer.condition_embedder.text_embedder(prompt_embeds.to(dtype))
-    bias_LL = _additive(block_mask, hidden_BTSD.shape[2], hidden_BTSD.shape[1], dtype)
+    bias_LL = _additive(block_mask, hidden_BTSD.shape[1] * rows * columns, dtype)
+    run_block = dense_block if block_forward is None else block_forward
     for block in transformer.blocks:
-        hidden_BTSD = _block(
-            block, hidden_BTSD, modulation_BT6D, rotary, text_BLD, bias_LL, attention
+        hidden_BTSD = run_block(
+            cast(WanTransformerBlock, block),
+            hidden_BTSD,
+            modulation_BT6D,
+            rotary,
+            text_BLD,
+            bias_LL,
+            attention,
         )
-    return _head(transformer, hidden_BTSD, temb_BTD, latents_BCTHW.shape)
+    patches = _head(transformer, hidden_BTSD, temb_BTD)
+    patches = patches.unflatten(3, (geometry.patch_height, geometry.patch_width, -1))
+    patches = patches.unflatten(2, (rows, columns))
+    return patches.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
 
 
 def _activation_dtype(latents: torch.Tensor) -> torch.dtype:
@@ -79,11 +109,13 @@ def _activation_dtype(latents: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else latents.dtype
 
 
-def _patch_embed(transformer: WanTransformer3DModel, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+def _patch_embed(
+    transformer: WanTransformer3DModel, geometry: WanGeometry, latents_BCTHW: torch.Tensor
+) -> torch.Tensor:
     """Embed patches by one linear: the convolution's stride is its kernel."""
-    _, patch_height, patch_width = transformer.config.patch_size
     conv = transformer.patch_embedding
-    patches = latents_BCTHW.unflatten(-1, (-1, patch_width)).unflatten(-3, (-1, patch_height))
+    patches = latents_BCTHW.unflatten(-1, (-1, geometry.patch_width))
+    patches = patches.unflatten(-3, (-1, geometry.patch_height))
     patches = patches.permute(0, 2, 3, 5, 1, 4, 6).flatten(4).flatten(2, 3)
     return F.linear(patches, conv.weight.flatten(1), conv.bias)
 
@@ -97,17 +129,13 @@ def _time_embed(
     return temb, embedder.time_proj(embedder.act_fn(temb)).unflatten(-1, (6, -1))
 
 
-def _additive(
-    block_mask: torch.Tensor, tokens_per_frame: int, num_frames: int, dtype: torch.dtype
-) -> torch.Tensor:
-    if block_mask.shape[-1] == num_frames:
-        block_mask = block_mask.repeat_interleave(tokens_per_frame, dim=0)
-        block_mask = block_mask.repeat_interleave(tokens_per_frame, dim=1)
-    bias = torch.zeros(block_mask.shape, dtype=dtype, device=block_mask.device)
-    return bias.masked_fill(~block_mask, float("-inf"))
+def _additive(block_mask: torch.Tensor, num_tokens: int, dtype: torch.dtype) -> torch.Tensor:
+    repeats = num_tokens // block_mask.shape[-1]
+    mask_LL = block_mask.repeat_interleave(repeats, dim=0).repeat_interleave(repeats, dim=1)
+    return torch.zeros_like(mask_LL, dtype=dtype).masked_fill(~mask_LL, float("-inf"))
 
 
-def _block(
+def dense_block(
     block: WanTransformerBlock,
     hidden_BTSD: torch.Tensor,
     modulation_BT6D: torch.Tensor,
@@ -116,6 +144,7 @@ def _block(
     bias_LL: torch.Tensor,
     attention: DenseAttention,
 ) -> torch.Tensor:
+    """Run one layer over the whole sequence, hidden_states [B,T,S,D]."""
     table = (block.scale_shift_table + modulation_BT6D).to(hidden_BTSD.dtype)
     shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = table.unsqueeze(3).unbind(2)
     modulated = torch.addcmul(shift, _layer_norm(block.norm1, hidden_BTSD), 1 + scale)
@@ -164,7 +193,7 @@ def _cross_attention(
 def _norm(
     norm: torch.nn.RMSNorm, hidden_BLD: torch.Tensor, rotary: WideRotary | None
 ) -> torch.Tensor:
-    return norm_rotate(hidden_BLD, norm.weight, norm.eps, rotary)
+    return norm_rotate(hidden_BLD, norm.weight, cast(float, norm.eps), rotary)
 
 
 def _attend(
@@ -192,16 +221,9 @@ def _attend(
 
 
 def _head(
-    transformer: WanTransformer3DModel,
-    hidden_BTSD: torch.Tensor,
-    temb_BTD: torch.Tensor,
-    latents_shape: torch.Size,
+    transformer: WanTransformer3DModel, hidden_BTSD: torch.Tensor, temb_BTD: torch.Tensor
 ) -> torch.Tensor:
-    _, patch_height, patch_width = transformer.config.patch_size
     table = (transformer.scale_shift_table + temb_BTD.unsqueeze(2)).to(hidden_BTSD.dtype)
     shift, scale = table.unsqueeze(3).unbind(2)
-    hidden = torch.addcmul(shift, _layer_norm(transformer.norm_out, hidden_BTSD), 1 + scale)
-    patches = transformer.proj_out(hidden)
-    rows, columns = latents_shape[-2] // patch_height, latents_shape[-1] // patch_width
-    patches = patches.unflatten(3, (patch_height, patch_width, -1)).unflatten(2, (rows, columns))
-    return patches.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
+    modulated = torch.addcmul(shift, _layer_norm(transformer.norm_out, hidden_BTSD), 1 + scale)
+    return transformer.proj_out(modulated)

@@ -117,6 +117,19 @@ class RequestCancelled(OstinatoError):
     http_status = 409
 
 
+class DeadlineExceeded(OstinatoError):
+    """The request passed its deadline and was stopped at a step boundary."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+
+
+class InternalError(OstinatoError):
+    """A fault that is not the caller's; the cause is chained."""
+
+    code = "internal"
+
+
 class EngineClosed(OstinatoError):
     """The engine is closed and takes no more requests."""
 

@@ -1,6 +1,7 @@
 """Model cards: the (recipe, runtime) pair as data."""
 
 from ostinato.card._card import ModelCard as ModelCard
+from ostinato.card._source import ModelSource as ModelSource
 from ostinato.card._spec import AttentionContext as AttentionContext
 from ostinato.card._spec import Capabilities as Capabilities
 from ostinato.card._spec import ComponentSpec as ComponentSpec

@@ -45,10 +45,11 @@ def _component_errors(card: ModelCard) -> Iterator[str]:
     if not card.components:
         yield "components is empty; a card owns at least one"
     yield from _duplicates((c.name for c in card.components), "component")
+    bound = {component for loop in card.loops for component in loop.binds.values()}
     for spec in card.components:
         yield from _import_string(spec.adapter, f"component {spec.name!r}: adapter")
-        if not spec.ops:
-            yield f"component {spec.name!r}: ops is empty, so no plan can call it"
+        if not spec.ops and spec.name not in bound:
+            yield f"component {spec.name!r}: ops is empty and no loop binds it, so nothing uses it"
         if ".." in spec.subfolder.split("/") or spec.subfolder.startswith("/"):
             yield f"component {spec.name!r}: subfolder {spec.subfolder!r} leaves the model folder"
 

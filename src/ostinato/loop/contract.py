@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
 
-from ostinato.card import LoopSpec
+from ostinato.card import ComponentSpec, LoopSpec, PrecisionSpec
 from ostinato.loop.noise import NoiseStream
 from ostinato.request import GenerationSpec
 from ostinato.work import CacheRef, PageRef, WorkPlan, WorkResult
@@ -37,23 +38,40 @@ class Ring(Protocol):
     def page(self, index: int) -> PageRef: ...
 
 
+class LayerEntry(Protocol):
+    """One layer's new keys (rotated at absolute positions) and values, [B, L, N, D] each."""
+
+    @property
+    def key_rotated(self) -> torch.Tensor: ...
+    @property
+    def value(self) -> torch.Tensor: ...
+
+
 class Pages(Protocol):
     """Where committed keys and values are kept (ostinato.memory)."""
 
-    def commit(self, target: PageRef, layers: Sequence[object]) -> None: ...
+    def commit(self, target: PageRef, layers: Sequence[LayerEntry]) -> None: ...
     def read(self, ref: CacheRef) -> object: ...
 
 
 class Component(Protocol):
-    """A resident object: named operations, and the facts that a loop plans by.
+    """A resident object: named operations from named inputs to named outputs."""
 
-    facts: a frozen dataclass of the family (channels, patch size, scale factors...).
-    op(name): a function from named inputs to named outputs.
-    """
-
-    @property
-    def facts(self) -> object: ...
     def op(self, name: str) -> Callable[..., Mapping[str, object]]: ...
+
+
+class ComponentAdapter(Protocol):
+    """How a family makes a component out of a model folder; named on the card by import string."""
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
+        """Read what loops plan by, from configuration files alone."""
+        ...
+
+    @classmethod
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Component:
+        """Load the weights, aligned; raises InvalidCheckpoint."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +133,10 @@ class Loop(Protocol[S]):
 
     def num_steps(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
         """Return how many plans the request takes; known before anything is loaded."""
+        ...
+
+    def num_pieces(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
+        """Return how many emissions the request will make; 0 when nothing is ready early."""
         ...
 
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> S: ...

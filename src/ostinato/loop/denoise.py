@@ -31,7 +31,8 @@ from ostinato.loop.policies.guidance import (
     branches,
     guidance_rule,
 )
-from ostinato.loop.sampling import LibrarySampler, Sampler, Schedule, sampler_by_name
+from ostinato.loop.sampling import LibrarySampler, Sampler, sampler_by_name
+from ostinato.loop.trajectory import Trajectory
 from ostinato.request import GenerationSpec
 from ostinato.work import WorkPlan, WorkResult, WorkUnitKind
 
@@ -43,17 +44,12 @@ EMBEDS_OF = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenoiseState:
-    """Between two steps; latents float32 [1, C, T, H, W], step counts evaluations done."""
+    """Between two steps. guidance: the scale as a tensor [1] where the network takes it."""
 
     spec: GenerationSpec
-    sampler: Sampler[object]
-    schedule: Schedule
     conditioning: Mapping[Branch, Mapping[str, object]]
     guidance: torch.Tensor | None
-    latents: torch.Tensor
-    step: int
-    memory: object
-    guidance_state: object
+    trajectory: Trajectory
 
 
 class Denoise:
@@ -87,6 +83,11 @@ class Denoise:
         del facts
         return spec.num_inference_steps
 
+    def num_pieces(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
+        """Nothing is ready before the last step."""
+        del spec, facts
+        return 0
+
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> DenoiseState:
         """Draw the noise, fix the schedule."""
         sampler: Sampler[object]
@@ -95,28 +96,22 @@ class Denoise:
         else:
             sampler = sampler_by_name(spec.sampler)
         schedule = sampler.schedule(spec.num_inference_steps, spec.flow_shift)
+        latents = self._initial_latents(spec, context)
         order = branches(self._form, spec.guidance_scale)
         scale = torch.tensor([spec.guidance_scale], dtype=torch.float32)
         return DenoiseState(
             spec=spec,
-            sampler=sampler,
-            schedule=schedule,
             conditioning={b: {"prompt_embeds": slots[s]} for b, s in EMBEDS_OF if b in order},
             guidance=scale if self._form is GuidanceForm.EMBEDDED else None,
-            latents=self._initial_latents(spec, context),
-            step=0,
-            memory=sampler.start(schedule, context.noise, 0),
-            guidance_state=None,
+            trajectory=Trajectory.begin(sampler, schedule, latents, context.noise),
         )
 
     def next(self, state: DenoiseState) -> WorkPlan | Done:
         """Describe the calls of one denoise step."""
-        if state.step == state.schedule.num_steps:
+        trajectory = state.trajectory
+        if trajectory.done:
             return DONE
-        shared = {
-            "latents": state.latents,
-            "timestep": state.schedule.timesteps[state.step],
-        }
+        shared = {"latents": trajectory.latents, "timestep": trajectory.timestep}
         calls = branch_calls(
             self._form, self._component, "predict", shared, state.conditioning, state.guidance
         )
@@ -124,26 +119,14 @@ class Denoise:
 
     def advance(self, state: DenoiseState, result: WorkResult) -> DenoiseState:
         """Combine the branches and step the sampler."""
-        order = branches(self._form, state.spec.guidance_scale)
+        scale = state.spec.guidance_scale
+        order = branches(self._form, scale)
         predictions = branch_predictions(self._form, order, result, "prediction")
-        sigma, sigma_next = state.schedule.sigmas[state.step : state.step + 2].tolist()
-        prediction, guidance_state = self._rule.combine(
-            predictions, state.spec.guidance_scale, state.latents, sigma, state.guidance_state
-        )
-        latents, memory = state.sampler.step(
-            state.latents, prediction, sigma, sigma_next, state.memory
-        )
-        return replace(
-            state,
-            latents=latents,
-            memory=memory,
-            guidance_state=guidance_state,
-            step=state.step + 1,
-        )
+        return replace(state, trajectory=state.trajectory.advance(self._rule, predictions, scale))
 
     def finalize(self, state: DenoiseState) -> LoopResult:
         """Leave the final latents."""
-        return LoopResult(slots={"latents": state.latents})
+        return LoopResult(slots={"latents": state.trajectory.latents})
 
     def emitted(self, state: DenoiseState) -> tuple[Emission, ...]:
         """Nothing is finished before the last step."""
@@ -151,13 +134,19 @@ class Denoise:
         return ()
 
     def check(self, spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[str, ...]:
-        """Hold given initial latents against the shape that the request implies."""
-        if spec.initial_latents is None:
-            return ()
-        given, expected = tuple(spec.initial_latents.shape), _latents_shape(spec, facts)
-        if given == expected:
-            return ()
-        return (f"initial latents are {list(given)}; this size needs {list(expected)}",)
+        """Hold given latents against the size, and a flow shift against the sampler."""
+        problems: list[str] = []
+        sampler = facts.get("sampler")
+        if isinstance(sampler, LibrarySampler) and not sampler.takes_flow_shift:
+            if spec.flow_shift is not None:
+                problems.append("this model's sampler takes no flow_shift; leave it out")
+        if spec.initial_latents is not None:
+            given, expected = tuple(spec.initial_latents.shape), _latents_shape(spec, facts)
+            if given != expected:
+                problems.append(
+                    f"initial latents are {list(given)}; this size needs {list(expected)}"
+                )
+        return tuple(problems)
 
     def _initial_latents(self, spec: GenerationSpec, context: LoopContext) -> torch.Tensor:
         if spec.initial_latents is not None:

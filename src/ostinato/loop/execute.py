@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 
 from ostinato.errors import InvalidPlan
-from ostinato.loop.contract import Component, Pages
+from ostinato.loop.contract import Component, LayerEntry, Pages
 from ostinato.work import CacheRef, ComponentCall, Granularity, OutputOf, WorkPlan, WorkResult
 
 
@@ -41,7 +42,7 @@ def commit(plan: WorkPlan, result: WorkResult, pages: Pages) -> None:
     for entry in plan.commits:
         layers = result.get(entry.output.call, entry.output.name)
         assert isinstance(layers, tuple)
-        pages.commit(entry.target, layers)
+        pages.commit(entry.target, cast("tuple[LayerEntry, ...]", layers))
 
 
 def _resolve(
@@ -61,9 +62,10 @@ def _resolve(
             f"call {call.call_id!r} reads output {value.name!r} of {value.call!r}, which gives "
             f"{sorted(outputs.get(value.call, {}))}"
         ) from None
-    if value.granularity is Granularity.LAYER and not isinstance(found, tuple):
+    per_layer = isinstance(found, tuple)
+    if value.granularity is Granularity.LAYER and not per_layer:
         raise InvalidPlan(
             f"call {call.call_id!r} reads {value.name!r} of {value.call!r} layer by layer, but it "
             f"is one {type(found).__name__}"
         )
-    return found
+    return cast("object", found)

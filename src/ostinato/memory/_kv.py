@@ -27,9 +27,9 @@ class LayerEntry(Protocol):
 
 
 class LayerContext(NamedTuple):
-    """One layer's visible history, oldest first: keys and values [B, L, N, D]."""
+    """One layer's visible history, oldest first, each [B, L, N, D]."""
 
-    keys: torch.Tensor
+    keys_rotated: torch.Tensor
     values: torch.Tensor
 
 

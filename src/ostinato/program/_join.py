@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ostinato.errors import InvalidPlan
 
@@ -13,6 +16,6 @@ def join_pieces(slot: str, pieces: tuple[object, ...]) -> object:
     if all(isinstance(piece, torch.Tensor) for piece in pieces):
         return torch.cat([p for p in pieces if isinstance(p, torch.Tensor)])
     if all(isinstance(piece, np.ndarray) for piece in pieces):
-        return np.concatenate([p for p in pieces if isinstance(p, np.ndarray)])
+        return np.concatenate(cast("tuple[NDArray[np.generic], ...]", pieces))
     kinds = sorted({type(piece).__name__ for piece in pieces})
     raise InvalidPlan(f"pieces of slot {slot!r} are {kinds}; only tensors or arrays join")

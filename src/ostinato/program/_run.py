@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from ostinato.errors import InvalidPlan, UndeclaredAccess
 from ostinato.loop.contract import DONE, Done, Emission, Loop, LoopContext
@@ -142,7 +143,7 @@ class ProgramRun:
         if not isinstance(loop.next(state.loop_state), Done):
             return state
         written = loop.finalize(state.loop_state).slots
-        if set(written) != node.writes:
+        if frozenset(written) != node.writes:
             raise UndeclaredAccess(
                 f"node {node.name!r} wrote {sorted(written)}; it declares {sorted(node.writes)}"
             )
@@ -215,5 +216,5 @@ def _written(node: ComponentNode, result: WorkResult) -> tuple[dict[str, object]
             f"op {node.op!r} of {node.component!r} wrote {sorted(undeclared)}, which node "
             f"{node.name!r} does not declare"
         )
-    assert isinstance(notes, tuple)
-    return {slot: outputs[name] for name, slot in node.outputs.items()}, notes
+    slots = {slot: outputs[name] for name, slot in node.outputs.items()}
+    return slots, cast("tuple[str, ...]", notes)

@@ -31,7 +31,8 @@ from ostinato.loop.denoise import EMBEDS_OF
 from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.policies.guidance import branches, guidance_rule
-from ostinato.loop.sampling import Sampler, Schedule, sampler_by_name
+from ostinato.loop.sampling import sampler_by_name
+from ostinato.loop.trajectory import Trajectory
 from ostinato.request import GenerationSpec
 from ostinato.work import (
     CacheRef,
@@ -52,14 +53,12 @@ class RolloutState:
     """Between two steps of a rollout.
 
     text_kv: per-layer cross-attention keys and values of all branches, None before the first
-    step. latents: the block being denoised, float32 [1, C, F, H, W]; step counts its evaluations,
-    and `schedule.num_steps` means that only its store pass is left. pages: page of each stored
-    block, by block. finished: clean blocks, the last one cut to what was asked for.
+    step. trajectory: the block being denoised, latents [1, C, F, H, W]; when it is done, only the
+    block's store pass is left. pages: page of each visible block, by block. finished: clean
+    blocks, the last one cut to what was asked for. fresh: the latest step finished a block.
     """
 
     spec: GenerationSpec
-    sampler: Sampler[object]
-    schedule: Schedule
     noise: NoiseStream
     ring: Ring
     num_blocks: int
@@ -67,10 +66,7 @@ class RolloutState:
     prompt_embeds: tuple[torch.Tensor, ...]
     text_kv: object
     block: int
-    latents: torch.Tensor
-    step: int
-    memory: object
-    guidance_state: object
+    trajectory: Trajectory
     pages: Mapping[int, PageRef]
     finished: tuple[torch.Tensor, ...]
     fresh: bool
@@ -124,6 +120,10 @@ class ChunkRollout:
         num_blocks, _ = self._blocks(spec, fact(facts, "latents", LatentFacts))
         return 1 + num_blocks * spec.num_inference_steps + num_blocks - 1
 
+    def num_pieces(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
+        """Return the blocks, each emitted as it is finished."""
+        return self._blocks(spec, fact(facts, "latents", LatentFacts))[0]
+
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> RolloutState:
         """Fix the schedule, reserve the pages, draw the first block's noise."""
         codec = fact(context.facts, "latents", LatentFacts)
@@ -141,8 +141,6 @@ class ChunkRollout:
         )
         return RolloutState(
             spec=spec,
-            sampler=sampler,
-            schedule=schedule,
             noise=context.noise,
             # Twice the window: a window of slots is then contiguous half of the time and longer.
             ring=context.open_ring(2 * self._window_blocks),
@@ -151,10 +149,9 @@ class ChunkRollout:
             prompt_embeds=tuple(as_tensor(slots[s], s) for b, s in EMBEDS_OF if b in order),
             text_kv=None,
             block=0,
-            latents=context.noise.normal(shape, "initial", 0),
-            step=0,
-            memory=sampler.start(schedule, context.noise, 0),
-            guidance_state=None,
+            trajectory=Trajectory.begin(
+                sampler, schedule, context.noise.normal(shape, "initial", 0), context.noise
+            ),
             pages={},
             finished=(),
             fresh=False,
@@ -169,13 +166,13 @@ class ChunkRollout:
             return self._plan(WorkUnitKind.ENCODER_CHUNK, "encode_text", inputs)
         blocks = visible_blocks(self._context, state.block, window_blocks=self._window_blocks)
         inputs: dict[str, object] = {
-            "latents": state.latents,
+            "latents": state.trajectory.latents,
             "first_frame": torch.tensor(state.block * self._frames_per_block),
             "text_kv": state.text_kv,
             "context": CacheRef(pages=tuple(state.pages[block] for block in blocks)),
         }
-        if state.step < state.schedule.num_steps:
-            inputs["timestep"] = state.schedule.timesteps[state.step]
+        if not state.trajectory.done:
+            inputs["timestep"] = state.trajectory.timestep
             return self._plan(WorkUnitKind.CHUNK_STEP, "predict", inputs)
         commit = Commit(output=OutputOf(call=CALL, name="layers"), target=state.pages[state.block])
         return self._plan(WorkUnitKind.CACHE_IO, "store", inputs, (commit,))
@@ -185,12 +182,15 @@ class ChunkRollout:
         state = replace(state, fresh=False)
         if state.text_kv is None:
             return replace(state, text_kv=result.get(CALL, "text_kv"))
-        if state.step == state.schedule.num_steps:
+        if state.trajectory.done:
             return self._next_block(state)
-        state = self._denoised(state, result)
-        if state.step < state.schedule.num_steps:
-            return state
-        return self._finished(state)
+        scale = state.spec.guidance_scale
+        order = branches(self._form, scale)
+        stacked = as_tensor(result.get(CALL, "prediction"), "prediction")
+        predictions = dict(zip(order, stacked.chunk(len(order)), strict=True))
+        trajectory = state.trajectory.advance(self._rule, predictions, scale)
+        state = replace(state, trajectory=trajectory)
+        return self._finished(state) if trajectory.done else state
 
     def finalize(self, state: RolloutState) -> LoopResult:
         """Leave the final latents [1, C, T, H, W]."""
@@ -219,43 +219,22 @@ class ChunkRollout:
         call = ComponentCall(call_id=CALL, component=self._component, op=op, inputs=inputs)
         return WorkPlan(kind=kind, calls=(call,), commits=commits)
 
-    def _denoised(self, state: RolloutState, result: WorkResult) -> RolloutState:
-        order = branches(self._form, state.spec.guidance_scale)
-        stacked = as_tensor(result.get(CALL, "prediction"), "prediction")
-        predictions = dict(zip(order, stacked.chunk(len(order)), strict=True))
-        sigma, sigma_next = state.schedule.sigmas[state.step : state.step + 2].tolist()
-        prediction, guidance_state = self._rule.combine(
-            predictions, state.spec.guidance_scale, state.latents, sigma, state.guidance_state
-        )
-        latents, memory = state.sampler.step(
-            state.latents, prediction, sigma, sigma_next, state.memory
-        )
-        return replace(
-            state,
-            latents=latents,
-            memory=memory,
-            guidance_state=guidance_state,
-            step=state.step + 1,
-        )
-
     def _finished(self, state: RolloutState) -> RolloutState:
         last = state.block == state.num_blocks - 1
-        kept = state.latents[:, :, : state.last_frames] if last else state.latents
+        latents = state.trajectory.latents
+        kept = latents[:, :, : state.last_frames] if last else latents
         state = replace(state, finished=(*state.finished, kept), fresh=True)
         if last:
             return replace(state, block=state.num_blocks)
         return replace(state, pages={**state.pages, state.block: state.ring.page(state.block)})
 
     def _next_block(self, state: RolloutState) -> RolloutState:
-        block = state.block + 1
-        shape = tuple(state.latents.shape)
+        block, done = state.block + 1, state.trajectory
+        noise = state.noise.normal(tuple(done.latents.shape), "initial", block)
         seen = visible_blocks(self._context, block, window_blocks=self._window_blocks)
         return replace(
             state,
             block=block,
-            latents=state.noise.normal(shape, "initial", block),
-            step=0,
-            memory=state.sampler.start(state.schedule, state.noise, block),
-            guidance_state=None,
+            trajectory=Trajectory.begin(done.sampler, done.schedule, noise, state.noise, block),
             pages={b: page for b, page in state.pages.items() if b in seen},
         )

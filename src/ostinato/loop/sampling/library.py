@@ -1,21 +1,22 @@
 """A library scheduler behind the sampler contract: per request, stateless between calls.
 
 diffusers schedulers keep their trajectory on the object, so one object that serves two requests
-crashes or corrupts silently. Here every step builds an instance from the configuration, restores
-the request's memory into it, steps, and takes the memory out again. The memory is plain data
+crashes or corrupts silently. Here every step makes a fresh instance, restores the request's memory
+into it, steps, and takes the memory out again. The memory is plain data
 (tensors, lists, scalars), so it can be written to disk without pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import numpy as np
 import torch
 
-from ostinato.errors import InvalidCheckpoint
+from ostinato.errors import InvalidCheckpoint, InvalidRequest
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.sampling.schedules import Schedule
 
@@ -54,17 +55,21 @@ class LibrarySampler:
         """Take any instance; only its class and configuration are used.
 
         Raises InvalidCheckpoint for a scheduler that is not flow matching with a velocity
-        prediction: its steps would be meaningless for the networks served here.
+        prediction (its steps would be meaningless for the networks served here) and for settings
+        that need what a request does not carry.
         """
         self._template = template
-        names = {"flow_shift", "shift"} & set(template.config)
-        self._shift_name = names.pop() if names else None
-        prediction = template.config.get("prediction_type", "flow_prediction")
-        if prediction != "flow_prediction":
+        self._shift_name = _shift_name(template.config)
+        faults = tuple(_config_faults(template.config))
+        if faults:
             raise InvalidCheckpoint(
-                f"scheduler {type(template).__name__} has prediction_type {prediction!r}; "
-                "expected 'flow_prediction'"
+                f"scheduler {type(template).__name__} cannot be served: {'; '.join(faults)}"
             )
+
+    @property
+    def takes_flow_shift(self) -> bool:
+        """Whether a flow shift changes the schedule."""
+        return self._shift_name is not None
 
     @property
     def flow_shift(self) -> float | None:
@@ -75,7 +80,15 @@ class LibrarySampler:
         return float(value) if isinstance(value, int | float) else None
 
     def schedule(self, num_steps: int, flow_shift: float | None) -> Schedule:
-        """Return the scheduler's own timesteps (its dtype) and sigmas."""
+        """Return the scheduler's own timesteps (its dtype) and sigmas.
+
+        Raises InvalidRequest for a flow shift that would have no effect.
+        """
+        if flow_shift is not None and not self.takes_flow_shift:
+            raise InvalidRequest(
+                f"flow_shift is {flow_shift!r}, but the schedule of "
+                f"{type(self._template).__name__} as configured takes none; leave it out"
+            )
         scheduler = self._instance(flow_shift)
         scheduler.set_timesteps(num_steps, device="cpu")
         return Schedule(
@@ -102,7 +115,9 @@ class LibrarySampler:
     ) -> tuple[torch.Tensor, SchedulerMemory]:
         """Step as the library does; sigma and sigma_next are already in the memory."""
         del sigma, sigma_next
-        scheduler = self._instance(memory.flow_shift)
+        # A shallow copy, not from_config: that costs milliseconds a step, and every attribute is
+        # replaced by the request's own. Steps read no shift from the configuration.
+        scheduler = copy.copy(self._template)
         _put_back(scheduler, memory.attributes)
         timestep = scheduler.timesteps[memory.step]
         moved = scheduler.step(prediction, timestep, x, return_dict=False)[0]
@@ -117,6 +132,30 @@ class LibrarySampler:
             overrides[self._shift_name] = flow_shift
         kind = cast("_SchedulerClass", type(self._template))
         return kind.from_config(self._template.config, **overrides)
+
+
+def _shift_name(config: Mapping[str, object]) -> str | None:
+    """Return the setting that holds the flow shift, None where the schedule does not read one."""
+    if "shift" in config:
+        return "shift"
+    other = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
+    if "flow_shift" not in config or any(config.get(name) for name in other):
+        return None
+    return "flow_shift"
+
+
+def _config_faults(config: Mapping[str, object]) -> Iterator[str]:
+    prediction = config.get("prediction_type", "flow_prediction")
+    if prediction != "flow_prediction":
+        yield f"prediction_type is {prediction!r}, expected 'flow_prediction'"
+    if not config.get("use_flow_sigmas", True):
+        yield "use_flow_sigmas is off, so its sigmas are not those of flow matching"
+    if config.get("use_dynamic_shifting"):
+        yield "use_dynamic_shifting needs a mu for each size, which no request carries"
+    if config.get("stochastic_sampling"):
+        yield "stochastic_sampling draws from the process-wide generator"
+    if config.get("solver_p") is not None:
+        yield "solver_p puts a second scheduler, with a state of its own, inside this one"
 
 
 class _SchedulerClass(Protocol):
@@ -137,7 +176,7 @@ def _freeze(value: object, name: str) -> MemoryValue:
     if value is None or isinstance(value, torch.Tensor | bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
+        return torch.as_tensor(value)
     if isinstance(value, list | tuple):
         return tuple(_freeze(item, name) for item in cast("list[object]", value))
     raise InvalidCheckpoint(

@@ -1,0 +1,186 @@
+"""The card of the model that ships with the package, and how its folder is opened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ostinato.backend.checkpoint import read_config, read_headers
+from ostinato.card import (
+    AttentionContext,
+    Capabilities,
+    ComponentSpec,
+    Defaults,
+    Determinism,
+    FileDigest,
+    GuidanceForm,
+    LoopSpec,
+    ModelCard,
+    ModelSource,
+    ParityLevel,
+    ParitySpec,
+    PrecisionSpec,
+    ProgramSpec,
+    RecipeSpec,
+    ScheduleAssumption,
+    SizeRange,
+)
+from ostinato.errors import InvalidCheckpoint
+from ostinato.models.builtin.architecture import (
+    CHUNK_LATENT_FRAMES,
+    FLOW_SHIFT,
+    FPS,
+    WINDOW_CHUNKS,
+)
+from ostinato.models.builtin.layout import (
+    CODEC,
+    PROVENANCE,
+    TEXT_ENCODER,
+    TRANSFORMER,
+    WEIGHTS_FOLDER,
+)
+from ostinato.tasks import Modality, ModelId, OutputName, TaskType
+
+MODEL_ID = ModelId("builtin")
+_HERE = "ostinato.models.builtin"
+# An hour of video: positions are computed, not looked up, and memory does not grow with length
+# but for the frames themselves.
+_MAX_FRAMES = 3600 * FPS
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the weights that ship."""
+    return WEIGHTS_FOLDER
+
+
+def open_builtin(folder: Path) -> ModelSource:
+    """Check the folder's files against their digests and make the card; loads no weight.
+
+    Raises InvalidCheckpoint when a file is missing or is not the one that was exported.
+    """
+    provenance = read_config(folder, PROVENANCE)
+    files = _file_digests(provenance)
+    for file in files:
+        _verify(folder, file)
+    for component in (TRANSFORMER, TEXT_ENCODER, CODEC):
+        read_headers(folder / component)
+    return ModelSource(card=builtin_card(provenance, files).require_valid(), folder=folder)
+
+
+def builtin_card(provenance: Mapping[str, object], files: tuple[FileDigest, ...]) -> ModelCard:
+    """Make the card of weights with this provenance."""
+    return ModelCard(
+        model_id=MODEL_ID,
+        family="builtin",
+        components=(
+            _component("text_encoder", "BuiltinTextEncoder", "UMT5EncoderModel", ("encode",)),
+            _component(
+                "transformer",
+                "BuiltinTransformer",
+                "WanTransformer3DModel",
+                ("encode_text", "predict", "store"),
+            ),
+            _component("codec", "BuiltinCodec", "PatchCodec", ("decode",)),
+        ),
+        loops=(
+            LoopSpec(
+                name="rollout",
+                loop="ostinato.loop.chunks.rollout:ChunkRollout",
+                binds={"denoiser": "transformer", "latents": "codec"},
+                options={
+                    "frames_per_block": CHUNK_LATENT_FRAMES,
+                    "window_blocks": WINDOW_CHUNKS,
+                    "attention_context": AttentionContext.SELF_FORCING.value,
+                    "guidance": GuidanceForm.BATCHED.value,
+                    "guidance_rule": "classifier_free",
+                },
+            ),
+        ),
+        programs=(
+            ProgramSpec(task=TaskType.TEXT_TO_VIDEO, program=f"{_HERE}.program:text_to_video"),
+        ),
+        capabilities=Capabilities(
+            tasks=(TaskType.TEXT_TO_VIDEO,),
+            inputs=(Modality.TEXT,),
+            outputs=(OutputName.VIDEO, OutputName.LATENTS),
+            height=SizeRange(minimum=64, maximum=64),
+            width=SizeRange(minimum=64, maximum=64),
+            num_frames=SizeRange(minimum=1, maximum=_MAX_FRAMES),
+            num_inference_steps=SizeRange(minimum=1, maximum=200),
+            samplers=("euler", "renoise"),
+            guidance=GuidanceForm.BATCHED,
+            negative_prompt=True,
+        ),
+        recipe=_recipe(provenance),
+        parity=ParitySpec(
+            levels=(ParityLevel.C0, ParityLevel.C1),
+            oracle=None,
+            output_determinism=Determinism.BITWISE,
+        ),
+        precision=PrecisionSpec(weights="float32", latents="float32"),
+        defaults=Defaults(
+            task=TaskType.TEXT_TO_VIDEO,
+            height=64,
+            width=64,
+            num_frames=96,
+            fps=float(FPS),
+            num_inference_steps=20,
+            guidance_scale=2.0,
+            flow_shift=FLOW_SHIFT,
+        ),
+        provenance=_sentence(provenance),
+        files=files,
+    )
+
+
+def _recipe(provenance: Mapping[str, object]) -> RecipeSpec:
+    return RecipeSpec(
+        method="flow_matching",
+        data=f"procedural world, digest {provenance.get('data_digest')}",
+        assumes_loop="rollout",
+        assumes_schedule=ScheduleAssumption(
+            guidance=GuidanceForm.BATCHED,
+            attention_context=AttentionContext.SELF_FORCING,
+        ),
+        assumes_precision="float32",
+        consistency="trained in bfloat16 autocast with a dense masked forward over the same "
+        "modules; served in float32 block by block",
+    )
+
+
+def _component(name: str, adapter: str, class_name: str, ops: tuple[str, ...]) -> ComponentSpec:
+    return ComponentSpec(
+        name=name,
+        adapter=f"{_HERE}.components:{adapter}",
+        subfolder=name,
+        class_name=class_name,
+        ops=ops,
+    )
+
+
+def _sentence(provenance: Mapping[str, object]) -> str:
+    return (
+        f"`{provenance.get('command')}`, seed {provenance.get('seed')}, "
+        f"{provenance.get('steps')} steps in {provenance.get('cpu_s')} CPU-seconds, "
+        f"data {provenance.get('data_digest')}, source commit {provenance.get('source_commit')}"
+    )
+
+
+def _file_digests(provenance: Mapping[str, object]) -> tuple[FileDigest, ...]:
+    digests = provenance.get("sha256")
+    if not isinstance(digests, dict) or not digests:
+        raise InvalidCheckpoint(f"{PROVENANCE} lists no file digests; export the weights again")
+    return tuple(FileDigest(path=str(p), sha256=str(d)) for p, d in sorted(digests.items()))
+
+
+def _verify(folder: Path, file: FileDigest) -> None:
+    path = folder / file.path
+    if not path.is_file():
+        raise InvalidCheckpoint(f"{path} is missing; install the package again")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != file.sha256:
+        raise InvalidCheckpoint(
+            f"{path} has sha256 {found}, but {PROVENANCE} says {file.sha256}; the file changed "
+            "after it was exported: install the package again"
+        )

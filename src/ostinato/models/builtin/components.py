@@ -1,0 +1,190 @@
+"""The built-in model's components behind the contracts that plans name.
+
+Every op is a pure function of its inputs. Inputs that differ by guidance branch come as tuples in
+branch order and are stacked here, on the batch axis.
+"""
+
+# B branch, C channel, T latent frame, H W latent, L token, D width
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+
+from ostinato.backend.alignment import align_parameters
+from ostinato.backend.checkpoint import read_config
+from ostinato.backend.nets.causal_wan import CausalWan, ContextKV, TextKV
+from ostinato.card import ComponentSpec, PrecisionSpec
+from ostinato.errors import InvalidPlan
+from ostinato.loop.facts import DenoiserFacts, LatentFacts
+from ostinato.models.builtin.codec import CodecConfig, PatchCodec, load_codec
+from ostinato.models.builtin.layout import (
+    CODEC,
+    TEXT_ENCODER,
+    TOKENIZER,
+    TRANSFORMER,
+    load_text_encoder,
+    load_transformer,
+)
+from ostinato.models.builtin.prompt_words import unknown_words_advice
+from ostinato.models.builtin.text import encode_prompts, load_tokenizer
+
+Op = Callable[..., Mapping[str, object]]
+
+
+class _Ops:
+    """A table of operations by name."""
+
+    def __init__(self, ops: Mapping[str, Op]) -> None:
+        self._ops = MappingProxyType(dict(ops))
+
+    def op(self, name: str) -> Op:
+        """Return an operation; raises InvalidPlan with the valid names."""
+        if name not in self._ops:
+            raise InvalidPlan(f"no op {name!r}; valid: {sorted(self._ops)}")
+        return self._ops[name]
+
+
+class BuiltinTextEncoder(_Ops):
+    """Op `encode`: a prompt to embeddings [1, L, D], and advice on words it does not know."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load tokenizer and encoder from below `folder`."""
+        super().__init__({"encode": self.encode})
+        self.tokenizer = load_tokenizer(folder / TOKENIZER)
+        self.text_encoder = load_text_encoder(folder / TEXT_ENCODER)
+        align_parameters(self.text_encoder)
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
+        """Nothing plans by the text encoder."""
+        del folder, spec
+        return None
+
+    @classmethod
+    def load(
+        cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
+    ) -> BuiltinTextEncoder:
+        """Load in float32, the precision the card declares."""
+        del spec, precision
+        return cls(folder)
+
+    def encode(self, text: str) -> Mapping[str, object]:
+        """Encode one prompt; the empty prompt is the unconditional branch."""
+        prompt_embeds = encode_prompts(self.tokenizer, self.text_encoder, [text])
+        return {
+            "prompt_embeds": prompt_embeds,
+            "notes": unknown_words_advice(self.tokenizer, text),
+        }
+
+
+class BuiltinTransformer(_Ops):
+    """The causal denoiser: ops `encode_text`, `predict`, `store`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load the library's transformer from below `folder` and drive it causally."""
+        super().__init__(
+            {"encode_text": self.encode_text, "predict": self.predict, "store": self.store}
+        )
+        transformer = load_transformer(folder / TRANSFORMER)
+        align_parameters(transformer)
+        self.network = CausalWan(transformer)
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
+        """Read the channels and the patch size."""
+        config = read_config(folder / spec.subfolder)
+        channels, patch = config["in_channels"], config["patch_size"]
+        assert isinstance(channels, int)
+        assert isinstance(patch, list)
+        frames, height, width = (int(size) for size in patch)
+        return DenoiserFacts(in_channels=channels, patch_size=(frames, height, width))
+
+    @classmethod
+    def load(
+        cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
+    ) -> BuiltinTransformer:
+        """Load in float32, the precision the card declares."""
+        del spec, precision
+        return cls(folder)
+
+    def encode_text(self, prompt_embeds: tuple[torch.Tensor, ...]) -> Mapping[str, object]:
+        """Compute every layer's cross-attention K/V of all branches, once per request."""
+        return {"text_kv": self.network.encode_text(torch.cat(prompt_embeds))}
+
+    def predict(
+        self,
+        latents: torch.Tensor,
+        timestep: torch.Tensor,
+        first_frame: torch.Tensor,
+        text_kv: tuple[TextKV, ...],
+        context: tuple[ContextKV, ...] | None,
+    ) -> Mapping[str, object]:
+        """Predict the flow velocity of every branch, [B, C, T, H, W] from latents [1, ...]."""
+        stacked, timesteps, positions = _branch_inputs(latents, timestep, first_frame, text_kv)
+        velocity, _ = self.network.forward(stacked, timesteps, positions, text_kv, context)
+        return {"prediction": velocity}
+
+    def store(
+        self,
+        latents: torch.Tensor,
+        first_frame: torch.Tensor,
+        text_kv: tuple[TextKV, ...],
+        context: tuple[ContextKV, ...] | None,
+    ) -> Mapping[str, object]:
+        """Compute a finished block's clean K/V: a pass at timestep 0 whose output is not used."""
+        clean = torch.zeros(())
+        stacked, timesteps, positions = _branch_inputs(latents, clean, first_frame, text_kv)
+        layers = self.network.forward_kv(stacked, timesteps, positions, text_kv, context)
+        return {"layers": layers}
+
+
+class BuiltinCodec(_Ops):
+    """Op `decode`: latents to frames, each latent frame alone."""
+
+    def __init__(self, codec: PatchCodec) -> None:
+        """Take a loaded codec."""
+        super().__init__({"decode": self.decode})
+        self.codec = codec
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> LatentFacts:
+        """Read the strides."""
+        config = CodecConfig(**read_config(folder / spec.subfolder))  # type: ignore[arg-type]
+        return LatentFacts(
+            temporal_stride=config.frames_per_latent,
+            spatial_stride=config.patch_size,
+            causal=False,
+        )
+
+    @classmethod
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> BuiltinCodec:
+        """Load in float32, the precision the card declares."""
+        del spec, precision
+        codec = load_codec(folder / CODEC)
+        align_parameters(codec)
+        return cls(codec)
+
+    def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
+        """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3]."""
+        frames_BCFHW = self.codec.decode(latents)
+        scaled = ((frames_BCFHW[0] + 1.0) * 127.5).round().clamp(0, 255)
+        frames: np.ndarray = scaled.to(torch.uint8).permute(1, 2, 3, 0).contiguous().numpy()
+        return {"frames": frames}
+
+
+def _branch_inputs(
+    latents: torch.Tensor,
+    timestep: torch.Tensor,
+    first_frame: torch.Tensor,
+    text_kv: tuple[TextKV, ...],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Repeat a block for each branch; returns latents, timesteps [B, T], positions [T]."""
+    num_branches, num_frames = text_kv[0].key.shape[0], latents.shape[2]
+    stacked = latents.expand(num_branches, *latents.shape[1:])
+    timesteps = timestep.float().expand(num_branches, num_frames)
+    return stacked, timesteps, torch.arange(num_frames) + first_frame

@@ -1,0 +1,134 @@
+"""A caller's side of a request: events, cancellation, the result."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+from ostinato.errors import OstinatoError, RequestCancelled
+from ostinato.request import (
+    Advice,
+    Cancelled,
+    CancelScope,
+    ChunkReady,
+    Event,
+    Failed,
+    FinalEvent,
+    Finished,
+    GenerationSpec,
+    Progress,
+    Started,
+)
+from ostinato.runtime.output import Output
+from ostinato.tasks import RequestId
+
+EventMaker = Callable[[RequestId, int], Event]
+
+
+class Handle:
+    """Follows one request from any thread."""
+
+    def __init__(self, spec: GenerationSpec, scope: CancelScope, wake: Callable[[], None]) -> None:
+        """Made by the engine; `wake` tells its worker to look at the scope."""
+        self.spec = spec
+        self._scope = scope
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._events: list[Event] = []
+        self._output: Output | None = None
+
+    @property
+    def request_id(self) -> RequestId:
+        """The request's id, unique in its engine."""
+        return self.spec.request_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the final event has been recorded."""
+        with self._changed:
+            return self._final() is not None
+
+    def cancel(self) -> None:
+        """Ask for the request to stop at its next step boundary; a finished one is not changed."""
+        self._scope.cancel()
+        self._wake()
+
+    def events(self, timeout_s: float | None = None) -> Iterator[Event]:
+        """Yield every event from the first to the final one, waiting for those to come.
+
+        Raises TimeoutError when nothing happens for `timeout_s` seconds.
+        """
+        position = 0
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(lambda: len(self._events) > position, timeout_s):  # noqa: B023
+                    raise TimeoutError(f"request {self.request_id} was silent for {timeout_s} s")
+                event = self._events[position]
+            position += 1
+            yield event
+            if isinstance(event, get_args(FinalEvent)):
+                return
+
+    def result(self, timeout_s: float | None = None) -> Output:
+        """Wait for the end and return what was made.
+
+        Raises the request's own typed error, RequestCancelled, or TimeoutError.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._final() is not None, timeout_s):
+                raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
+            final = self._final()
+        if isinstance(final, Failed):
+            raise final.error
+        if isinstance(final, Cancelled) or self._output is None:
+            raise RequestCancelled(f"request {self.request_id} was cancelled")
+        return self._output
+
+    def tell_started(self) -> None:
+        """Record that the first step is about to run."""
+        self._tell(lambda r, n: Started(request_id=r, sequence=n))
+
+    def tell_advice(self, message: str) -> None:
+        """Record a sentence for the caller."""
+        self._tell(lambda r, n: Advice(request_id=r, sequence=n, message=message))
+
+    def tell_progress(self, node: str, step: int, total: int, device_s: float) -> None:
+        """Record a finished step."""
+        self._tell(
+            lambda r, n: Progress(
+                request_id=r, sequence=n, node=node, step=step, total=total, device_s=device_s
+            )
+        )
+
+    def tell_chunk(self, output: str, index: int, value: object) -> None:
+        """Record a finished piece of an output."""
+        self._tell(
+            lambda r, n: ChunkReady(
+                request_id=r, sequence=n, output=output, index=index, value=value
+            )
+        )
+
+    def tell_finished(self, output: Output) -> None:
+        """Record success; the output is there before the event."""
+        self._output = output
+        device_s = output.provenance.device_s
+        self._tell(lambda r, n: Finished(request_id=r, sequence=n, device_s=device_s))
+
+    def tell_failed(self, error: OstinatoError) -> None:
+        """Record failure."""
+        self._tell(lambda r, n: Failed(request_id=r, sequence=n, error=error))
+
+    def tell_cancelled(self) -> None:
+        """Record cancellation."""
+        self._tell(lambda r, n: Cancelled(request_id=r, sequence=n))
+
+    def _final(self) -> Event | None:
+        last = self._events[-1] if self._events else None
+        return last if isinstance(last, get_args(FinalEvent)) else None
+
+    def _tell(self, make: EventMaker) -> None:
+        with self._changed:
+            assert self._final() is None, "an event after the final one"
+            self._events.append(make(self.request_id, len(self._events)))
+            self._changed.notify_all()

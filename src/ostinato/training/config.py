@@ -18,16 +18,16 @@ class DataConfig:
     num_clips: int = 10_000
     num_validation_clips: int = 96
     num_frames: int = 72
-    num_codec_clips: int = 600
+    num_codec_clips: int = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecTraining:
     """How the decoder of the codec is trained; the encoder is fitted, not trained."""
 
-    steps: int = 1200
-    batch_latent_frames: int = 128
-    learning_rate: float = 2e-3
+    steps: int = 1600
+    batch_latent_frames: int = 32
+    learning_rate: float = 3e-3
     latent_noise: float = 0.03
     l1_weight: float = 0.1
 

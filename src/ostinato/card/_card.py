@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from ostinato.card._spec import (
@@ -28,6 +29,7 @@ from ostinato.wire import decode, digest, encode
 class ModelCard:
     """Everything the runtime knows of a model before a weight is loaded.
 
+    suites: evaluation suites by name, each an import string of a function that runs it.
     provenance: one sentence on where the weights came from (command, seed, data, commit).
     files: shipped files whose digests are verified when the model is opened.
     parent: the card that `derive` started from.
@@ -43,6 +45,7 @@ class ModelCard:
     parity: ParitySpec
     precision: PrecisionSpec
     defaults: Defaults
+    suites: Mapping[str, str] = field(default_factory=dict[str, str])
     provenance: str = ""
     files: tuple[FileDigest, ...] = ()
     parent: ParentRef | None = None

@@ -128,6 +128,8 @@ def _recipe_errors(card: ModelCard) -> Iterator[str]:
 
 
 def _default_errors(card: ModelCard) -> Iterator[str]:
+    for name, suite in card.suites.items():
+        yield from _import_string(suite, f"suite {name!r}")
     caps, defaults, pinned = card.capabilities, card.defaults, card.recipe.assumes_schedule
     for name in ("height", "width", "num_frames", "num_inference_steps"):
         size, value = getattr(caps, name), getattr(defaults, name)

@@ -165,9 +165,9 @@ class RunningRequest:
     def _tell_pieces(self, state: ProgramState) -> None:
         slot = self._program.outputs.get(OutputName.VIDEO)
         for piece in state.fresh:
-            if piece.slot != slot or not isinstance(piece.value, np.ndarray):
+            if piece.slot != slot:
                 continue
-            whole = cast("NDArray[np.uint8]", piece.value)
+            whole = _frames(piece.value)
             frames = whole[: self.spec.num_frames - self._frames_told]
             self._frames_told += len(frames)
             self.handle.tell_chunk(OutputName.VIDEO.value, piece.index, frames)
@@ -205,9 +205,7 @@ class RunningRequest:
         return Output(values=values, provenance=self._provenance(), advice=tuple(self._advice))
 
     def _video(self, value: object) -> Video:
-        assert isinstance(value, np.ndarray)
-        frames = cast("NDArray[np.uint8]", value)[: self.spec.num_frames]
-        return Video(frames=frames, fps=self.spec.fps)
+        return Video(frames=_frames(value)[: self.spec.num_frames], fps=self.spec.fps)
 
     def _provenance(self) -> Provenance:
         counts = Counter(f"{c}.{op}" for record in self._records for c, op in record.calls)
@@ -223,6 +221,12 @@ class RunningRequest:
             load_s=self._load_s,
             versions={name: version(name) for name in _LIBRARIES},
         )
+
+
+def _frames(value: object) -> NDArray[np.uint8]:
+    """Narrow a video slot; programs promise uint8 [T, H, W, 3] there."""
+    assert hasattr(value, "__array__"), type(value)
+    return cast("NDArray[np.uint8]", value)
 
 
 def _tensor(value: object) -> torch.Tensor:

@@ -129,6 +129,7 @@ def builtin_card(provenance: Mapping[str, object], files: tuple[FileDigest, ...]
             guidance_scale=2.0,
             flow_shift=FLOW_SHIFT,
         ),
+        suites={"world": f"{_HERE}.evaluation:run_world_suite"},
         provenance=_sentence(provenance),
         files=files,
     )

@@ -1,0 +1,32 @@
+"""Fixtures that several rooms share: model folders of real classes at tiny size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from support.tiny_builtin import build_tiny_builtin
+from support.tiny_wan import build_tiny_wan
+
+
+@pytest.fixture(scope="session")
+def tiny_wan_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return `folder(scheduler_class_name) -> Path`; each folder is built once, leave it as it is.
+
+    The scheduler is `UniPCMultistepScheduler` or `FlowMatchEulerDiscreteScheduler`.
+    """
+    root = tmp_path_factory.mktemp("wan")
+
+    @cache
+    def folder(scheduler: str = "UniPCMultistepScheduler") -> Path:
+        return build_tiny_wan(root / f"tiny-wan-{scheduler}", scheduler)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_builtin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in the built-in model's layout with seeded random weights."""
+    return build_tiny_builtin(tmp_path_factory.mktemp("builtin") / "weights")

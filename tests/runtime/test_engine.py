@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,7 +109,7 @@ def test_events_are_dense_and_the_last_is_final(engine: Engine, resident: Reside
     progress = [event for event in events if isinstance(event, Progress)]
     assert [event.step for event in progress] == list(range(1, len(progress) + 1))
     assert {event.total for event in progress} == {len(progress)}
-    assert all(a.device_s < b.device_s for a, b in zip(progress, progress[1:], strict=False))
+    assert all(a.device_s < b.device_s for a, b in itertools.pairwise(progress))
     advice = [event.message for event in events if isinstance(event, Advice)]
     assert len(advice) == 1
     assert "'zeppelin'" in advice[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ def test_eight_requests_in_random_order_equal_each_alone(
         outputs = [handle.result() for handle in handles]
         assert all(equal(out, expected[i]) for out, i in zip(outputs, order, strict=True))
         assert all(resident.pages.num_pages == 0 for resident in residents)
-    switches = sum(a != b for a, b in zip(turns.chosen, turns.chosen[1:], strict=False))
+    switches = sum(a != b for a, b in itertools.pairwise(turns.chosen))
     assert switches > 20, "the requests were not interleaved, so this run proved nothing"
 
 

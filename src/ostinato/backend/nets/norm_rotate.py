@@ -59,7 +59,8 @@ class _NormRotate(torch.autograd.Function):
         sin: torch.Tensor | None,
         swap: torch.Tensor | None,
     ) -> torch.Tensor:
-        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=wide)
         inverse = (norm.square() / hidden.shape[-1] + eps).rsqrt().to(hidden.dtype)
         normed = hidden * inverse
         ctx.save_for_backward(normed, inverse, weight, cos, sin, swap)
@@ -75,7 +76,7 @@ class _NormRotate(torch.autograd.Function):
         if swap is not None:
             grad = torch.addcmul((grad * sin) @ swap.mT, grad, cos)
         product = grad * normed
-        grad_weight = product.sum((0, 1), dtype=torch.float32).to(weight.dtype)
+        grad_weight = product.sum((0, 1), dtype=weight.dtype)
         scale = weight.to(grad.dtype)
         projection = (product.flatten(0, 1) @ (scale / scale.numel())).view_as(inverse)
         grad_hidden = torch.addcmul(grad * scale, normed, projection, value=-1) * inverse

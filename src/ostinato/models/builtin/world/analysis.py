@@ -16,7 +16,7 @@ from ostinato.models.builtin.world.backdrop import HEIGHT, WIDTH, backdrop
 from ostinato.models.builtin.world.observation import Observation, observe
 from ostinato.models.builtin.world.prompt import ParsedPrompt
 from ostinato.models.builtin.world.scene import FPS
-from ostinato.models.builtin.world.silhouette import seen_shape
+from ostinato.models.builtin.world.silhouette import likeness_to_start, seen_shape
 from ostinato.models.builtin.world.trajectory import keeps_pace, seen_motion, unwrap
 from ostinato.models.builtin.world.vocabulary import Background, Colour, Motion, Shape
 
@@ -32,13 +32,15 @@ _LEAST_DIFFERENCE = 0.01
 class Analysis:
     """What a clip shows, and whether that is what was asked; an attribute not asked for is right.
 
-    `presence`: share of frames with an object of the right colour and 0.5 to 2 times the median
-    area. `area_ratio`: last chunk over first. `background_drift_255`: mean absolute difference
-    of the background from the ideal one, worst chunk, 0..255. `camera_drift_percent`: largest
-    shift of the pattern, in % of the width per 10 s (0 without a pattern). `border_flicker`:
-    frame difference across chunk borders over that within chunks (1 is seamless). `clutter`:
-    area elsewhere that looks like objects, over the object's. `mean_speed` in px per frame.
-    `dynamic`: moves, or rests, as asked during the whole clip.
+    - `presence`: share of frames with an object of the right colour and 0.5 to 2 times the median
+      area; `subject_preservation`: the same, each frame weighted with the likeness of its outline
+      to the first chunk's, 0 to 1 (0.93 or more when drawn).
+    - `area_ratio`: area in the last chunk over that in the first.
+    - `background_drift_255`: mean absolute difference from the ideal background in the worst chunk.
+    - `camera_drift_percent`: largest shift of the pattern, % of the width per 10 s; 0 without.
+    - `border_flicker`: frame difference across chunk borders over that within chunks; 1: seamless.
+    - `clutter`: area elsewhere that looks like objects, over the object's.
+    - `mean_speed`: px per frame; `dynamic`: moves, or rests, as asked during the whole clip.
     """
 
     background: Background | None
@@ -50,6 +52,7 @@ class Analysis:
     shape_ok: bool
     motion_ok: bool
     presence: float
+    subject_preservation: float
     area_ratio: float
     background_drift_255: float
     camera_drift_percent: float
@@ -74,7 +77,9 @@ def analyse(frames: NDArray[np.uint8], expected: ParsedPrompt) -> Analysis:
     seen = observe(frames)
     trajectory = unwrap(seen.centers, seen.present)
     shape, motion = seen_shape(seen), seen_motion(trajectory)
+    likeness = likeness_to_start(seen.coverage, CHUNK_FRAMES)
     median_area = float(np.median(seen.areas[seen.present])) if seen.present.any() else 0.0
+    is_present = _is_present(seen, expected.colour or seen.colour, median_area)
     return Analysis(
         background=seen.background,
         colour=seen.colour,
@@ -84,7 +89,8 @@ def analyse(frames: NDArray[np.uint8], expected: ParsedPrompt) -> Analysis:
         colour_ok=expected.colour in (None, seen.colour),
         shape_ok=expected.shape in (None, shape),
         motion_ok=expected.motion in (None, motion),
-        presence=_presence(seen, expected.colour or seen.colour, median_area),
+        presence=float(is_present.mean()),
+        subject_preservation=float((is_present * likeness).mean()),
         area_ratio=_area_ratio(seen),
         background_drift_255=_background_drift(
             frames, seen.visible, expected.background or seen.nearest_background
@@ -117,10 +123,10 @@ def _validate(frames: NDArray[np.uint8]) -> None:
         )
 
 
-def _presence(seen: Observation, colour: Colour | None, median_area: float) -> float:
+def _is_present(seen: Observation, colour: Colour | None, median_area: float) -> NDArray[np.bool_]:
     right_colour = np.array([each is not None and each is colour for each in seen.colours])
     right_area = (seen.areas >= 0.5 * median_area) & (seen.areas <= 2.0 * median_area)
-    return float((seen.present & right_colour & right_area).mean())
+    return seen.present & right_colour & right_area
 
 
 def _area_ratio(seen: Observation) -> float:

@@ -15,8 +15,9 @@ from ostinato.models.builtin.world.backdrop import PATTERN_PERIOD, backdrop
 from ostinato.models.builtin.world.vocabulary import Background
 
 # A pattern counts as seen with at least this share of its contrast and this likeness of spectrum.
-_LEAST_STRENGTH = 0.3
-_LEAST_LIKENESS = 0.85
+# A blur of sigma 1.3 px leaves a third of the finest pattern.
+_LEAST_STRENGTH = 0.15
+_LEAST_LIKENESS = 0.8
 # Only the harmonics that carry most of a pattern are registered: weaker ones are noise-prone.
 _STRONG_HARMONIC = 0.5
 

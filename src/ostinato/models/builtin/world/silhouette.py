@@ -52,3 +52,14 @@ def shape_overlaps(
             union = np.maximum(np.maximum(windows, template).sum((1, 2)), 1e-6)
             best[:, column] = np.maximum(best[:, column], shared / union)
     return best
+
+
+def likeness_to_start(windows: NDArray[np.float32], num_reference: int) -> NDArray[np.float32]:
+    """Return how well each outline [T,37,37] overlaps that of the first frames, [T] in [0,1].
+
+    1 is as alike as the first frames are to their own mean.
+    """
+    reference = windows[:num_reference].mean(0)
+    shared = np.minimum(windows, reference).sum((1, 2))
+    overlap = shared / np.maximum(np.maximum(windows, reference).sum((1, 2)), 1e-6)
+    return np.minimum(overlap / max(float(overlap[:num_reference].mean()), 1e-6), 1.0)

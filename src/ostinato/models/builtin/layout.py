@@ -6,18 +6,24 @@ Weights are float16 safetensors on disk and float32 in memory; keys must match e
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from diffusers import WanTransformer3DModel
-from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
 from ostinato.errors import InvalidCheckpoint
 from ostinato.models.builtin.codec import PatchCodec, load_codec, save_codec
 from ostinato.models.builtin.text import load_tokenizer
 
 TRANSFORMER, TEXT_ENCODER, TOKENIZER, CODEC = "transformer", "text_encoder", "tokenizer", "codec"
+TRANSFORMER_WEIGHTS = "diffusion_pytorch_model.safetensors"
+TEXT_ENCODER_WEIGHTS = "model.safetensors"
+_TIED = "encoder.embed_tokens.weight"  # the same tensor as shared.weight; stored once
 PROVENANCE = "provenance.json"
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 
@@ -34,9 +40,14 @@ class BuiltinModules:
 
 def save_modules(modules: BuiltinModules, folder: Path, dtype: torch.dtype) -> None:
     """Write the four component folders; the modules themselves are left as they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    copy.deepcopy(modules.transformer).to(dtype).save_pretrained(folder / TRANSFORMER)
-    copy.deepcopy(modules.text_encoder).to(dtype).save_pretrained(folder / TEXT_ENCODER)
+    transformer, text_encoder = modules.transformer, modules.text_encoder
+    transformer.save_config(folder / TRANSFORMER)
+    _save_state(transformer.state_dict(), folder / TRANSFORMER / TRANSFORMER_WEIGHTS, dtype)
+    config = copy.deepcopy(text_encoder.config)
+    config.architectures = [type(text_encoder).__name__]
+    config.save_pretrained(folder / TEXT_ENCODER)
+    state = {name: t for name, t in text_encoder.state_dict().items() if name != _TIED}
+    _save_state(state, folder / TEXT_ENCODER / TEXT_ENCODER_WEIGHTS, dtype)
     modules.tokenizer.save_pretrained(folder / TOKENIZER)
     save_codec(modules.codec, folder / CODEC, dtype)
 
@@ -50,45 +61,48 @@ def load_modules(folder: Path = WEIGHTS_FOLDER) -> BuiltinModules:
         transformer=load_transformer(folder / TRANSFORMER),
         text_encoder=load_text_encoder(folder / TEXT_ENCODER),
         tokenizer=load_tokenizer(_existing(folder / TOKENIZER)),
-        codec=load_codec(_existing(folder / CODEC)),
+        codec=load_codec(folder / CODEC),
     )
 
 
 def load_transformer(folder: Path) -> WanTransformer3DModel:
     """Load the transformer in float32; raises InvalidCheckpoint on any missing or extra key."""
-    model, info = WanTransformer3DModel.from_pretrained(
-        _existing(folder), torch_dtype=torch.float32, output_loading_info=True
+    transformer = WanTransformer3DModel.from_config(
+        WanTransformer3DModel.load_config(_existing(folder))
     )
-    _require_strict(info, folder)
-    return model.eval().requires_grad_(False)
+    _load_state(transformer, load_file(_existing(folder / TRANSFORMER_WEIGHTS)), folder)
+    return transformer.eval().requires_grad_(False)
 
 
 def load_text_encoder(folder: Path) -> UMT5EncoderModel:
     """Load the text encoder in float32; raises InvalidCheckpoint on any missing or extra key."""
-    model, info = UMT5EncoderModel.from_pretrained(
-        _existing(folder), dtype=torch.float32, output_loading_info=True
-    )
-    _require_strict(info, folder)
-    return model.eval().requires_grad_(False)
+    text_encoder = UMT5EncoderModel(UMT5Config.from_pretrained(_existing(folder)))
+    state = load_file(_existing(folder / TEXT_ENCODER_WEIGHTS))
+    if "shared.weight" in state:
+        state[_TIED] = state["shared.weight"]
+    _load_state(text_encoder, state, folder)
+    return text_encoder.eval().requires_grad_(False)
 
 
-def _existing(folder: Path) -> Path:
-    if not folder.is_dir():
+def _save_state(state: Mapping[str, Tensor], file: Path, dtype: torch.dtype) -> None:
+    tensors = {name: value.to(dtype).contiguous() for name, value in state.items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def _load_state(module: nn.Module, state: Mapping[str, Tensor], folder: Path) -> None:
+    try:
+        module.load_state_dict(state, strict=True)  # copies, so float16 becomes float32
+    except RuntimeError as error:
         raise InvalidCheckpoint(
-            f"{str(folder)!r} is missing; expected a folder with the components "
+            f"the weights in {str(folder)!r} do not match their configuration: {error}; expected "
+            "every key exactly once"
+        ) from error
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise InvalidCheckpoint(
+            f"{str(path)!r} is missing; expected a folder with the components "
             f"{TRANSFORMER!r}, {TEXT_ENCODER!r}, {TOKENIZER!r} and {CODEC!r}"
         )
-    return folder
-
-
-def _require_strict(info: dict[str, object], folder: Path) -> None:
-    faults = {
-        kind: sorted(str(key) for key in keys)
-        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        if (keys := info.get(kind)) and isinstance(keys, (list, set, tuple))
-    }
-    if faults:
-        raise InvalidCheckpoint(
-            f"the weights in {str(folder)!r} do not match their configuration: {faults!r}; "
-            "expected every key exactly once"
-        )
+    return path

@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     When the block raises, what it wrote is removed and an earlier file at `path` stays whole.
     """
-    partial = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.partial")
+    partial = path.with_name(f".ostinato-{secrets.token_hex(8)}.partial")
     try:
         yield partial
         os.replace(partial, path)

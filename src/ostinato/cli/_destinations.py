@@ -1,0 +1,58 @@
+"""Where outputs go: decided and checked before torch is imported, let alone a model loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ostinato.errors import BadInput
+from ostinato.media import check_destination
+from ostinato.tasks import OutputName
+
+_LATENTS_SUFFIX = ".safetensors"
+_SLUG_LENGTH = 60
+
+
+def output_names(names: str) -> tuple[OutputName, ...]:
+    """Parse `video,latents`; raises BadInput that lists the valid names."""
+    valid = [name.value for name in OutputName]
+    found = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in found if name not in valid]
+    if unknown or not found:
+        raise BadInput(f"--outputs is {names!r}; expected names among {', '.join(valid)}")
+    return tuple(dict.fromkeys(OutputName(name) for name in found))
+
+
+def destinations(output: Path | None, prompt: str, names: str) -> Mapping[OutputName, Path]:
+    """Decide where each output goes, in the order of `names`; raises BadInput or InvalidOutput."""
+    outputs = output_names(names)
+    wants_video = OutputName.VIDEO in outputs
+    suffix = ".mp4" if wants_video else _LATENTS_SUFFIX
+    base = output if output is not None else _free_name(slug(prompt), suffix)
+    beside = base.with_suffix(_LATENTS_SUFFIX) if wants_video else base
+    checked = {
+        OutputName.VIDEO: lambda: check_destination(base),
+        OutputName.LATENTS: lambda: check_destination(beside, suffixes=(_LATENTS_SUFFIX,)),
+    }
+    return {name: checked[name]() for name in outputs}
+
+
+def slug(prompt: str) -> str:
+    """Make a file name out of a prompt: its words, joined by dashes."""
+    words = re.findall(r"\w+", prompt.lower())
+    name = ""
+    for word in words:
+        if len(name) + len(word) >= _SLUG_LENGTH:
+            break
+        name = f"{name}-{word}" if name else word
+    return name or "clip"
+
+
+def _free_name(stem: str, suffix: str) -> Path:
+    """Return the first of stem, stem-2, stem-3... that names no file: nobody asked to replace."""
+    path, number = Path(stem + suffix), 1
+    while path.exists():
+        number += 1
+        path = Path(f"{stem}-{number}{suffix}")
+    return path

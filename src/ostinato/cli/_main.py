@@ -1,0 +1,91 @@
+"""The entry point: exit 0 done, 2 bad usage or input, 1 failure, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from ostinato.cli._arguments import Command, Eval, Generate, Inspect, Models, Train
+from ostinato.cli._parse import parse
+from ostinato.cli._result import CommandResult
+from ostinato.errors import OstinatoError, RequestCancelled
+from ostinato.wire import encode
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json, debug = "--json" in arguments, "--debug" in arguments
+    if arguments == ["--version"]:
+        print(f"ostinato {version('ostinato')}")
+        return 0
+    try:
+        result = _run(parse(arguments))
+        _print_result(result, as_json=as_json)
+    except SystemExit:  # help was asked for and printed
+        return 0
+    except BrokenPipeError:
+        # Whoever read our output left; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _fail(RequestCancelled.code, "interrupted", INTERRUPTED, as_json=as_json)
+    except OstinatoError as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(error.code, str(error), error.exit_code, as_json=as_json)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        hint = "" if debug else "; run again with --debug for the traceback"
+        message = f"{type(error).__name__}: {error}{hint}"
+        return _fail(OstinatoError.code, message, OstinatoError.exit_code, as_json=as_json)
+    return result.exit_code
+
+
+def _run(command: Command) -> CommandResult:
+    """Import a command when it is asked for: most bring torch, help does not need it."""
+    match command:
+        case Generate():
+            from ostinato.cli._destinations import destinations
+
+            files = destinations(command.output, command.prompt, command.outputs)
+            from ostinato.cli._generate import generate
+
+            return generate(command, files)
+        case Models():
+            from ostinato.cli._models import list_models
+
+            return list_models()
+        case Inspect():
+            from ostinato.cli._models import inspect_model
+
+            return inspect_model(command)
+        case Train():
+            from ostinato.cli._train import train
+
+            return train(command)
+        case Eval():
+            from ostinato.cli._eval import evaluate
+
+            return evaluate(command)
+
+
+def _print_result(result: CommandResult, *, as_json: bool) -> None:
+    if result.text:
+        print(result.text)
+    if as_json:
+        print(encode(result.document).decode())
+    sys.stdout.flush()
+
+
+def _fail(code: str, message: str, exit_code: int, *, as_json: bool) -> int:
+    print(f"error [{code}]: {message}", file=sys.stderr)
+    if as_json:
+        print(encode({"error": {"code": code, "message": message}}).decode(), flush=True)
+    return exit_code

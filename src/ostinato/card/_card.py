@@ -20,9 +20,9 @@ from ostinato.card._spec import (
     RecipeSpec,
 )
 from ostinato.card._validate import card_errors
-from ostinato.errors import InvalidCard, UnknownField
+from ostinato.errors import BadInput, InvalidCard, UnknownField
 from ostinato.tasks import ModelId, TaskType
-from ostinato.wire import decode, digest, encode
+from ostinato.wire import canonical, decode, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,14 @@ class ModelCard:
     parent: ParentRef | None = None
 
     def validate(self) -> tuple[str, ...]:
-        """Return every inconsistency found; empty when the card holds together."""
+        """Return every inconsistency found; empty when the card holds together.
+
+        A card with values of the wrong type has that one error: nothing else can be told of it.
+        """
+        try:
+            canonical(self)
+        except BadInput as error:
+            return (str(error),)
         return card_errors(self)
 
     def require_valid(self) -> Self:
@@ -63,7 +70,7 @@ class ModelCard:
         return self
 
     def digest(self) -> str:
-        """Return `sha256:<hex>` over every field."""
+        """Return `sha256:<hex>` over every field; raises BadInput for values of wrong types."""
         return digest(self)
 
     def derive(self, **changes: object) -> ModelCard:
@@ -81,8 +88,8 @@ class ModelCard:
         return variant.require_valid()
 
     def to_json(self) -> bytes:
-        """Encode as canonical JSON."""
-        return encode(self)
+        """Encode as canonical JSON; raises BadInput for values of wrong types."""
+        return canonical(self)
 
     @staticmethod
     def from_json(data: bytes | str) -> ModelCard:

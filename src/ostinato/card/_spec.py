@@ -103,7 +103,10 @@ class SizeRange:
         return self.minimum <= value <= self.maximum and on_grid
 
     def nearest(self, value: int) -> tuple[int, ...]:
-        """Return the valid values just below and just above `value` (one, at an end)."""
+        """Return the valid values just below and just above a `value` that is not accepted.
+
+        One value where there is no other side, or only one is valid.
+        """
         steps = (value - self.offset) // self.multiple
         around = (self.offset + steps * self.multiple, self.offset + (steps + 1) * self.multiple)
         first = self.minimum + (self.offset - self.minimum) % self.multiple
@@ -125,8 +128,7 @@ class Capabilities:
     """What the card can be asked for; anything else is refused before weights are loaded.
 
     samplers: names accepted by `Request.sampler`; the first is the default.
-    guidance: the largest guidance_scale that makes sense is not a capability; only the form is.
-    max_prompt_tokens: longer prompts are cut by the family's tokenizer.
+    guidance: the form alone; which guidance_scale makes sense is not a capability.
     """
 
     tasks: tuple[TaskType, ...]

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ostinato.card._spec import GuidanceForm
+from ostinato.card._spec import AttentionContext, GuidanceForm, LoopSpec, SizeRange
 
 if TYPE_CHECKING:
     from ostinato.card._card import ModelCard
 
 _IMPORT_STRING = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_CARD_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_FILE_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SIZES = ("height", "width", "num_frames", "num_inference_steps")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -24,7 +27,9 @@ def card_errors(card: ModelCard) -> tuple[str, ...]:
         *_program_errors(card),
         *_capability_errors(card),
         *_recipe_errors(card),
+        *_pinned_errors(card),
         *_default_errors(card),
+        *_attachment_errors(card),
     )
 
 
@@ -50,7 +55,7 @@ def _component_errors(card: ModelCard) -> Iterator[str]:
         yield from _import_string(spec.adapter, f"component {spec.name!r}: adapter")
         if not spec.ops and spec.name not in bound:
             yield f"component {spec.name!r}: ops is empty and no loop binds it, so nothing uses it"
-        if ".." in spec.subfolder.split("/") or spec.subfolder.startswith("/"):
+        if _leaves_folder(spec.subfolder):
             yield f"component {spec.name!r}: subfolder {spec.subfolder!r} leaves the model folder"
 
 
@@ -75,7 +80,7 @@ def _program_errors(card: ModelCard) -> Iterator[str]:
     for task in card.capabilities.tasks:
         if task not in served:
             yield f"capabilities list task {task.value!r}, but no program serves it"
-    for task in served - set(card.capabilities.tasks):
+    for task in sorted(served - set(card.capabilities.tasks)):
         yield f"a program serves {task.value!r}, but capabilities do not list it"
 
 
@@ -87,33 +92,35 @@ def _capability_errors(card: ModelCard) -> Iterator[str]:
         yield "capabilities.outputs is empty"
     if not caps.samplers:
         yield "capabilities.samplers is empty; the first is the default"
-    for name in ("height", "width", "num_frames", "num_inference_steps"):
+    for name in ("tasks", "inputs", "outputs", "samplers"):
+        yield from _duplicates(getattr(caps, name), f"capabilities.{name}:")
+    for name in _SIZES:
         size = getattr(caps, name)
-        if size.multiple < 1 or size.minimum < 1 or size.maximum < size.minimum:
+        if not _holds_a_size(size):
             yield f"capabilities.{name} is empty or not positive: {size.describe()}"
     if caps.negative_prompt and caps.guidance in (GuidanceForm.NONE, GuidanceForm.EMBEDDED):
         yield f"negative_prompt needs a second branch, but guidance is {caps.guidance.value!r}"
 
 
+def _holds_a_size(size: SizeRange) -> bool:
+    if size.multiple < 1 or size.minimum < 1:
+        return False
+    return size.minimum + (size.offset - size.minimum) % size.multiple <= size.maximum
+
+
 def _recipe_errors(card: ModelCard) -> Iterator[str]:
-    recipe, pinned = card.recipe, card.recipe.assumes_schedule
+    recipe = card.recipe
     loops = {spec.name: spec for spec in card.loops}
     if recipe.assumes_loop not in loops:
         yield f"recipe assumes loop {recipe.assumes_loop!r}; declared: {sorted(loops)}"
-    elif pinned.attention_context is not None:
-        served = loops[recipe.assumes_loop].options.get("attention_context", "bidirectional")
-        if served != pinned.attention_context.value:
+    else:
+        yield from _assumed_loop_errors(card, loops[recipe.assumes_loop])
+    for parent in (*recipe.parents, *((card.parent,) if card.parent is not None else ())):
+        if not _CARD_DIGEST.fullmatch(parent.digest):
             yield (
-                f"recipe assumes attention context {pinned.attention_context.value!r}, but loop "
-                f"{recipe.assumes_loop!r} serves {served!r}"
+                f"parent {parent.model_id!r}: digest {parent.digest!r}; expected 'sha256:' and "
+                "64 hex digits"
             )
-    if pinned.sampler is not None and pinned.sampler not in card.capabilities.samplers:
-        yield f"recipe assumes sampler {pinned.sampler!r}, which capabilities do not list"
-    if pinned.guidance is not None and pinned.guidance is not card.capabilities.guidance:
-        yield (
-            f"recipe assumes guidance {pinned.guidance.value!r}, but capabilities say "
-            f"{card.capabilities.guidance.value!r}"
-        )
     if card.precision.weights not in _DTYPES or card.precision.latents not in _DTYPES:
         yield f"precision {card.precision} names a dtype outside {_DTYPES}"
     if recipe.assumes_precision != card.precision.weights:
@@ -127,14 +134,62 @@ def _recipe_errors(card: ModelCard) -> Iterator[str]:
         yield "parity.levels is empty; a card declares what it is held to"
 
 
+def _assumed_loop_errors(card: ModelCard, spec: LoopSpec) -> Iterator[str]:
+    """Hold the loop's own options against what the card says of them."""
+    pinned = card.recipe.assumes_schedule
+    served = spec.options.get("attention_context", AttentionContext.BIDIRECTIONAL.value)
+    if pinned.attention_context is not None and served != pinned.attention_context.value:
+        yield (
+            f"recipe assumes attention context {pinned.attention_context.value!r}, but loop "
+            f"{spec.name!r} serves {served!r}"
+        )
+    form = spec.options.get("guidance")
+    if form is not None and form != card.capabilities.guidance.value:
+        yield (
+            f"loop {spec.name!r} runs guidance {form!r}, but capabilities say "
+            f"{card.capabilities.guidance.value!r}"
+        )
+
+
+def _pinned_errors(card: ModelCard) -> Iterator[str]:
+    """Hold what the recipe pins against what can be asked for."""
+    caps, pinned = card.capabilities, card.recipe.assumes_schedule
+    if pinned.sampler is not None and pinned.sampler not in caps.samplers:
+        yield f"recipe assumes sampler {pinned.sampler!r}, which capabilities do not list"
+    elif pinned.sampler is not None and pinned.sampler != caps.samplers[0]:
+        yield (
+            f"recipe assumes sampler {pinned.sampler!r}, but the default is {caps.samplers[0]!r}; "
+            "list the assumed one first"
+        )
+    if pinned.guidance is not None and pinned.guidance is not caps.guidance:
+        yield (
+            f"recipe assumes guidance {pinned.guidance.value!r}, but capabilities say "
+            f"{caps.guidance.value!r}"
+        )
+    for steps in pinned.num_inference_steps or ():
+        if _holds_a_size(caps.num_inference_steps) and not caps.num_inference_steps.accepts(steps):
+            yield (
+                f"recipe assumes {steps} steps, but capabilities allow "
+                f"{caps.num_inference_steps.describe()}"
+            )
+
+
 def _default_errors(card: ModelCard) -> Iterator[str]:
-    for name, suite in card.suites.items():
-        yield from _import_string(suite, f"suite {name!r}")
     caps, defaults, pinned = card.capabilities, card.defaults, card.recipe.assumes_schedule
-    for name in ("height", "width", "num_frames", "num_inference_steps"):
+    for name in _SIZES:
         size, value = getattr(caps, name), getattr(defaults, name)
-        if not size.accepts(value):
+        if _holds_a_size(size) and not size.accepts(value):
             yield f"defaults.{name} is {value}; capabilities allow {size.describe()}"
+    if defaults.fps <= 0:
+        yield f"defaults.fps is {defaults.fps}; expected more than 0"
+    if defaults.flow_shift is not None and defaults.flow_shift <= 0:
+        yield f"defaults.flow_shift is {defaults.flow_shift}; expected more than 0"
+    if defaults.guidance_scale < 1.0:
+        yield f"defaults.guidance_scale is {defaults.guidance_scale}; expected at least 1.0 (off)"
+    if defaults.guidance_scale > 1.0 and caps.guidance is GuidanceForm.NONE:
+        yield f"defaults.guidance_scale is {defaults.guidance_scale}, but guidance is 'none'"
+    if defaults.negative_prompt and not caps.negative_prompt:
+        yield "defaults.negative_prompt is given, but capabilities say that nothing reads it"
     if defaults.task not in caps.tasks:
         yield f"defaults.task {defaults.task.value!r} is not among capabilities.tasks"
     steps = pinned.num_inference_steps
@@ -145,3 +200,19 @@ def _default_errors(card: ModelCard) -> Iterator[str]:
         yield f"defaults.guidance_scale is {defaults.guidance_scale}; recipe assumes {scale}"
     if pinned.flow_shift is not None and defaults.flow_shift != pinned.flow_shift:
         yield f"defaults.flow_shift is {defaults.flow_shift}; recipe assumes {pinned.flow_shift}"
+
+
+def _attachment_errors(card: ModelCard) -> Iterator[str]:
+    """Check the suites and files that the card names."""
+    for name, suite in card.suites.items():
+        yield from _import_string(suite, f"suite {name!r}")
+    yield from _duplicates((file.path for file in card.files), "file")
+    for file in card.files:
+        if not file.path or _leaves_folder(file.path):
+            yield f"file {file.path!r} is no path below the model folder"
+        if not _FILE_DIGEST.fullmatch(file.sha256):
+            yield f"file {file.path!r}: sha256 {file.sha256!r}; expected 64 hex digits"
+
+
+def _leaves_folder(path: str) -> bool:
+    return ".." in path.split("/") or path.startswith("/")

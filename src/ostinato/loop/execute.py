@@ -13,7 +13,15 @@ import torch
 
 from ostinato.errors import InvalidPlan
 from ostinato.loop.contract import Component, LayerEntry, Pages
-from ostinato.work import CacheRef, ComponentCall, Granularity, OutputOf, WorkPlan, WorkResult
+from ostinato.work import (
+    CacheRef,
+    ComponentCall,
+    Granularity,
+    OutputOf,
+    WorkPlan,
+    WorkResult,
+    plain_tuple,
+)
 
 
 def execute(
@@ -27,7 +35,8 @@ def execute(
 
     component: the resident set, by component name. with_grad: record for autograd (training);
     serving runs under no_grad, never inference_mode, so that states can be re-entered.
-    Raises InvalidPlan for an unknown component, op, call or output.
+    Raises InvalidPlan for an unknown call or output, and whatever `component` and its `op` raise
+    for a name they do not know.
     """
     outputs: dict[str, Mapping[str, object]] = {}
     with torch.set_grad_enabled(with_grad):
@@ -41,7 +50,11 @@ def commit(plan: WorkPlan, result: WorkResult, pages: Pages) -> None:
     """Write the plan's new keys and values into their pages, once."""
     for entry in plan.commits:
         layers = result.get(entry.output.call, entry.output.name)
-        assert isinstance(layers, tuple)
+        if not isinstance(layers, tuple):
+            raise InvalidPlan(
+                f"output {entry.output.name!r} of call {entry.output.call!r} is to be committed, "
+                f"but it is one {type(layers).__name__}; expected a tuple, an entry a layer"
+            )
         pages.commit(entry.target, cast("tuple[LayerEntry, ...]", layers))
 
 
@@ -51,6 +64,9 @@ def _resolve(
     outputs: Mapping[str, Mapping[str, object]],
     pages: Pages,
 ) -> object:
+    items = plain_tuple(value)
+    if any(isinstance(item, CacheRef | OutputOf) for item in items):
+        return tuple([_resolve(item, call, outputs, pages) for item in items])
     if isinstance(value, CacheRef):
         return pages.read(value)
     if not isinstance(value, OutputOf):

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, cast
 
 from ostinato.errors import BadInput, UnknownField
 from ostinato.tasks import Modality, ModelId, OutputName, RequestId, TaskType
@@ -23,24 +23,24 @@ class ArrayLike(Protocol):
 class TextPart:
     """Text that conditions the result."""
 
+    modality: ClassVar[Modality] = Modality.TEXT
     text: str
-    modality: Modality = Modality.TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePart:
     """A conditioning image, uint8 [H, W, 3]."""
 
+    modality: ClassVar[Modality] = Modality.IMAGE
     pixels: ArrayLike
-    modality: Modality = Modality.IMAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentPart:
     """Initial noisy latents [1, C, T, H, W] in place of keyed noise; they are not changed."""
 
+    modality: ClassVar[Modality] = Modality.LATENT
     latents: ArrayLike
-    modality: Modality = Modality.LATENT
 
 
 ModalPart = TextPart | ImagePart | LatentPart
@@ -76,9 +76,21 @@ class Request:
     priority: int = 0
     deadline_s: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what would be read letter by letter, or could change after submission."""
+        for name in ("inputs", "outputs"):
+            value: object = getattr(self, name)
+            if not isinstance(value, tuple):
+                raise BadInput(
+                    f"{name} is {value!r}; expected a tuple, such as {name}=(x,) for one"
+                )
+
     @staticmethod
     def build(**fields: object) -> Request:
-        """Make a request from named values; raises UnknownField that suggests the right name."""
+        """Make a request from named values; lists are taken for tuples.
+
+        Raises UnknownField that suggests the right name, BadInput for a missing field.
+        """
         names = [f.name for f in dataclasses.fields(Request)]
         unknown = [name for name in fields if name not in names]
         if unknown:
@@ -87,6 +99,9 @@ class Request:
         missing = [name for name in ("model", "task", "prompt") if name not in fields]
         if missing:
             raise BadInput(f"a request needs {missing}")
+        for name, value in fields.items():
+            if isinstance(value, list):
+                fields[name] = tuple(cast("list[object]", value))
         return Request(**fields)  # type: ignore[arg-type]
 
     def parts(self) -> Iterator[ModalPart]:
@@ -123,8 +138,3 @@ class GenerationSpec:
     flow_shift: float | None
     outputs: tuple[OutputName, ...]
     initial_latents: ArrayLike | None = None
-
-    @property
-    def guided(self) -> bool:
-        """Whether a second branch is needed: guidance 1.0 costs exactly one branch."""
-        return self.guidance_scale > 1.0

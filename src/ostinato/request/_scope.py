@@ -10,14 +10,15 @@ class CancelScope:
     """Owns what a request holds and frees it on finish, cancel, error and disconnect alike.
 
     `cancel` may be called from any thread; it only sets a flag that the engine reads at the next
-    step boundary. `close` runs the registered releases in reverse order, once, and runs all of
-    them even when one raises.
+    step boundary. `close` runs the registered releases in reverse order, each once, and runs all
+    of them even when one raises; whoever finds it closed already does not wait for them.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._releases: list[Callable[[], None]] = []
+        self._closing = False
         self._closed = False
 
     @property
@@ -42,21 +43,23 @@ class CancelScope:
     def hold(self, release: Callable[[], None]) -> None:
         """Register how to free something; on a closed scope it is freed at once."""
         with self._lock:
-            if not self._closed:
+            if not self._closing:
                 self._releases.append(release)
                 return
         release()
 
     def close(self) -> None:
-        """Free everything; raises an ExceptionGroup when releases failed, after running all."""
+        """Free everything; raises an exception group when releases failed, after running all."""
         with self._lock:
-            self._closed = True
-            releases, self._releases = self._releases, []
-        failures: list[Exception] = []
-        for release in reversed(releases):
+            if self._closing:
+                return
+            self._closing = True
+        failures: list[BaseException] = []
+        while self._releases:
             try:
-                release()
-            except Exception as error:
+                self._releases.pop()()
+            except BaseException as error:
                 failures.append(error)
+        self._closed = True
         if failures:
-            raise ExceptionGroup("releasing what a request held failed", failures)
+            raise BaseExceptionGroup("releasing what a request held failed", failures)

@@ -11,3 +11,4 @@ from ostinato.work._plan import WorkPlan as WorkPlan
 from ostinato.work._plan import WorkRecord as WorkRecord
 from ostinato.work._plan import WorkResult as WorkResult
 from ostinato.work._plan import WorkUnitKind as WorkUnitKind
+from ostinato.work._plan import plain_tuple as plain_tuple

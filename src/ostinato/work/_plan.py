@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, cast
 
 from ostinato.errors import InvalidPlan
 
@@ -65,9 +65,10 @@ class OutputOf:
 class ComponentCall:
     """One operation of one component.
 
-    inputs: by argument name; `CacheRef` and `OutputOf` are resolved by the executor, anything
-    else (tensors and tuples of tensors, scalars, None) is passed as it is. Python scalars are
-    part of the batch and capture key; what varies from step to step is a tensor.
+    inputs: by argument name; `CacheRef`, `OutputOf` and tuples that hold them are resolved by the
+    executor, anything else (tensors and tuples of tensors, scalars, None) is passed as it is.
+    Python scalars are part of the batch and capture key; what varies from step to step is a
+    tensor.
     """
 
     call_id: str
@@ -77,7 +78,15 @@ class ComponentCall:
 
     def dependencies(self) -> Iterator[OutputOf]:
         """Yield the references to other calls."""
-        return (value for value in self.inputs.values() if isinstance(value, OutputOf))
+        for value in self.inputs.values():
+            for item in (value, *plain_tuple(value)):
+                if isinstance(item, OutputOf):
+                    yield item
+
+
+def plain_tuple(value: object) -> tuple[object, ...]:
+    """Return a tuple input's items; none for anything else, named tuples of tensors among it."""
+    return cast("tuple[object, ...]", value) if type(value) is tuple else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +106,9 @@ class WorkPlan:
     commits: tuple[Commit, ...] = ()
 
     def ordered(self) -> tuple[ComponentCall, ...]:
-        """Return the calls so that each follows what it needs, in declared order otherwise.
+        """Return the calls so that each follows what it needs, as close to declared as can be.
 
+        Calls that are declared in a valid order keep it.
         Raises InvalidPlan for a repeated call id, an unknown reference or a cycle.
         """
         by_id = {call.call_id: call for call in self.calls}
@@ -108,13 +118,14 @@ class WorkPlan:
             if source.call not in by_id:
                 raise InvalidPlan(f"{source} names an unknown call; valid: {sorted(by_id)}")
         done: dict[str, ComponentCall] = {}
-        waiting = list(self.calls)
+        waiting = dict(by_id)
         while waiting:
-            ready = [c for c in waiting if all(d.call in done for d in c.dependencies())]
-            if not ready:
-                raise InvalidPlan(f"calls form a cycle: {[call.call_id for call in waiting]}")
-            done.update((call.call_id, call) for call in ready)
-            waiting = [call for call in waiting if call.call_id not in done]
+            for call in waiting.values():
+                if all(source.call in done for source in call.dependencies()):
+                    break
+            else:
+                raise InvalidPlan(f"calls form a cycle, or wait for one: {sorted(waiting)}")
+            done[call.call_id] = waiting.pop(call.call_id)
         return tuple(done.values())
 
     def _edges(self) -> Iterator[OutputOf]:

@@ -30,10 +30,12 @@ def destinations(output: Path | None, prompt: str, names: str) -> Mapping[Output
     wants_video = OutputName.VIDEO in outputs
     suffix = ".mp4" if wants_video else _LATENTS_SUFFIX
     base = output if output is not None else _free_name(slug(prompt), suffix)
-    beside = base.with_suffix(_LATENTS_SUFFIX) if wants_video else base
     checked = {
         OutputName.VIDEO: lambda: check_destination(base),
-        OutputName.LATENTS: lambda: check_destination(beside, suffixes=(_LATENTS_SUFFIX,)),
+        OutputName.LATENTS: lambda: check_destination(
+            base.with_suffix(_LATENTS_SUFFIX) if wants_video else base,
+            suffixes=(_LATENTS_SUFFIX,),
+        ),
     }
     return {name: checked[name]() for name in outputs}
 

@@ -71,8 +71,7 @@ def held_out_prompts(count: int) -> tuple[str, ...]:
     if count < 1:
         raise BadInput(f"prompts is {count!r}; a suite of no prompts measures nothing")
     rng = np.random.default_rng(SUITE_SEED)
-    scenes = [sample_scene(rng, split=Split.HELD_OUT) for _ in range(count)]
-    return tuple(caption(scene, rng) for scene in scenes)
+    return tuple(caption(sample_scene(rng, split=Split.HELD_OUT), rng) for _ in range(count))
 
 
 def run_world_suite(

@@ -1,0 +1,60 @@
+"""Reports: a target without a figure fails, and the JSON line is stable."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from ostinato.report import Comparison, Report, describe_environment, wilson_interval
+
+
+def report(figures: dict[str, float]) -> Report:
+    return Report(
+        name="world",
+        figures=figures,
+        targets={
+            "all_correct": (Comparison.AT_LEAST, 0.75),
+            "drift": (Comparison.AT_MOST, 5.0),
+        },
+        environment={"torch": "x"},
+        detail={"rows": [1, 2]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "passed"),
+    [
+        ({"all_correct": 0.75, "drift": 5.0}, True),
+        ({"all_correct": 0.74, "drift": 1.0}, False),
+        ({"all_correct": 0.9, "drift": 5.1}, False),
+        ({"all_correct": 0.9}, False),
+        ({"all_correct": math.nan, "drift": 0.0}, False),
+        ({}, False),
+    ],
+)
+def test_passed_needs_every_target_met_by_a_figure(figures: dict[str, float], passed: bool) -> None:
+    assert report(figures).passed is passed
+
+
+def test_the_json_line_has_the_stable_names() -> None:
+    line = report({"all_correct": 0.5, "drift": 1.0}).to_json()
+    assert "\n" not in line
+    document = json.loads(line)
+    assert set(document) == {"name", "figures", "targets", "passed", "environment", "detail"}
+    assert document["targets"]["all_correct"] == [">=", 0.75]
+    assert document["passed"] is False
+
+
+def test_the_environment_names_what_figures_depend_on() -> None:
+    environment = describe_environment(threads=2)
+    assert {"processor", "threads", "torch", "commit"} <= set(environment)
+    assert environment["threads"] == "2"
+
+
+def test_wilson_interval_agrees_with_published_values() -> None:
+    # Brown, Cai, DasGupta (2001): 0 of 10 gives (0, 0.2775); 5 of 10 gives (0.2366, 0.7634).
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson_interval(0, 0) == (0.0, 1.0)

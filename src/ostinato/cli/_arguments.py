@@ -1,6 +1,6 @@
 """What can be typed: one frozen dataclass a command.
 
-Flags are a public surface; tests/cli/test_flags.py freezes their names.
+Flags are a public surface; tests/cli/test_cli_flags.py freezes their names.
 """
 
 from __future__ import annotations

@@ -7,13 +7,15 @@ the pure samplers otherwise). Reads `prompt_embeds` and, when a second branch ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
 
+import numpy as np
 import torch
 
-from ostinato.card import GuidanceForm, LoopSpec
-from ostinato.errors import InvalidCard
+from ostinato.card import AttentionContext, GuidanceForm, LoopSpec, Scalar
 from ostinato.loop.contract import (
     DONE,
     Done,
@@ -21,9 +23,9 @@ from ostinato.loop.contract import (
     LoopContext,
     LoopResult,
     Slots,
-    as_tensor,
 )
 from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
+from ostinato.loop.options import bound, member, options
 from ostinato.loop.policies.guidance import (
     Branch,
     branch_calls,
@@ -31,14 +33,35 @@ from ostinato.loop.policies.guidance import (
     branches,
     guidance_rule,
 )
-from ostinato.loop.sampling import LibrarySampler, Sampler, sampler_by_name
+from ostinato.loop.sampling import LibrarySampler, Sampler, sampler_by_name, unknown_sampler
 from ostinato.loop.trajectory import Trajectory
-from ostinato.request import GenerationSpec
+from ostinato.request import ArrayLike, GenerationSpec
 from ostinato.work import WorkPlan, WorkResult, WorkUnitKind
 
 EMBEDS_OF = (
     (Branch.COND, "prompt_embeds"),
     (Branch.UNCOND, "negative_prompt_embeds"),
+)
+
+
+class NoiseSource(StrEnum):
+    """Where initial noise comes from.
+
+    keyed: the request's stream. oracle: the library's draw, one generator seeded by the bare
+    seed, one call for the whole tensor.
+    """
+
+    KEYED = "keyed"
+    ORACLE = "oracle"
+
+
+DEFAULT_OPTIONS: Mapping[str, Scalar] = MappingProxyType(
+    {
+        "guidance": GuidanceForm.TWO_FORWARD.value,
+        "guidance_rule": "classifier_free",
+        "noise": NoiseSource.KEYED.value,
+        "attention_context": AttentionContext.BIDIRECTIONAL.value,
+    }
 )
 
 
@@ -55,23 +78,21 @@ class DenoiseState:
 class Denoise:
     """Drive a sampler over a denoiser.
 
-    Options: `guidance` (a GuidanceForm), `guidance_rule`, `noise` = `keyed` or `oracle` (the
-    library's draw: one generator seeded by the bare seed, one call for the whole tensor).
+    Options: `guidance` (a GuidanceForm), `guidance_rule`, `noise` (a NoiseSource),
+    `attention_context` (`bidirectional`: a whole clip has no other).
     """
 
     def __init__(self, spec: LoopSpec) -> None:
-        """Read the options; raises InvalidCard for one that is unknown or out of range."""
-        options = {"guidance": "two_forward", "guidance_rule": "classifier_free", "noise": "keyed"}
-        unknown = set(spec.options) - set(options) - {"attention_context"}
-        if unknown:
-            raise InvalidCard(f"loop {spec.name!r}: unknown options {sorted(unknown)}")
-        options.update({k: str(v) for k, v in spec.options.items()})
-        if options["noise"] not in ("keyed", "oracle"):
-            raise InvalidCard(f"loop {spec.name!r}: noise is {options['noise']!r}")
-        self._component = spec.binds["denoiser"]
-        self._form = GuidanceForm(options["guidance"])
-        self._rule = guidance_rule(options["guidance_rule"])
-        self._oracle_noise = options["noise"] == "oracle"
+        """Read the options; raises InvalidCard for one that is unknown or not served."""
+        given = options(spec, required=frozenset(), defaults=DEFAULT_OPTIONS)
+        roles = frozenset({"denoiser", "latents"})
+        binds = bound(spec, required=roles, optional=frozenset({"sampler"}))
+        served = (AttentionContext.BIDIRECTIONAL,)
+        member(spec, "attention_context", given["attention_context"], served)
+        self._component = binds["denoiser"]
+        self._form = member(spec, "guidance", given["guidance"], tuple(GuidanceForm))
+        self._rule = guidance_rule(str(given["guidance_rule"]))
+        self._noise = member(spec, "noise", given["noise"], tuple(NoiseSource))
 
     def reads(self, spec: GenerationSpec) -> frozenset[str]:
         """Return the embeddings of the branches that will run."""
@@ -92,7 +113,7 @@ class Denoise:
         """Draw the noise, fix the schedule."""
         sampler: Sampler[object]
         if "sampler" in context.facts:
-            sampler = fact(context.facts, "sampler", LibrarySampler)  # type: ignore[assignment]
+            sampler = _sampler(context.facts)  # type: ignore[assignment]
         else:
             sampler = sampler_by_name(spec.sampler)
         schedule = sampler.schedule(spec.num_inference_steps, spec.flow_shift)
@@ -134,28 +155,40 @@ class Denoise:
         return ()
 
     def check(self, spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[str, ...]:
-        """Hold given latents against the size, and a flow shift against the sampler."""
+        """Hold given latents against the size, and the sampler against what it takes."""
         problems: list[str] = []
-        sampler = facts.get("sampler")
-        if isinstance(sampler, LibrarySampler) and not sampler.takes_flow_shift:
-            if spec.flow_shift is not None:
-                problems.append("this model's sampler takes no flow_shift; leave it out")
+        if "sampler" not in facts:
+            problems += unknown_sampler(spec.sampler)
+        elif spec.flow_shift is not None and not _sampler(facts).takes_flow_shift:
+            problems.append("this model's sampler takes no flow_shift; leave it out")
         if spec.initial_latents is not None:
-            given, expected = tuple(spec.initial_latents.shape), _latents_shape(spec, facts)
-            if given != expected:
-                problems.append(
-                    f"initial latents are {list(given)}; this size needs {list(expected)}"
-                )
+            problems += _latents_faults(spec.initial_latents, _latents_shape(spec, facts))
         return tuple(problems)
 
     def _initial_latents(self, spec: GenerationSpec, context: LoopContext) -> torch.Tensor:
         if spec.initial_latents is not None:
-            return as_tensor(spec.initial_latents, "initial latents").to(torch.float32)
+            # A copy: the caller may go on to change theirs.
+            return torch.as_tensor(spec.initial_latents).to(torch.float32, copy=True)
         shape = _latents_shape(spec, context.facts)
-        if self._oracle_noise:
+        if self._noise is NoiseSource.ORACLE:
             generator = context.noise.oracle_generator()
             return torch.randn(shape, generator=generator, dtype=torch.float32)
         return context.noise.normal(shape, "initial", 0)
+
+
+def _sampler(facts: Mapping[str, object]) -> LibrarySampler:
+    return fact(facts, "sampler", LibrarySampler)
+
+
+def _latents_faults(latents: ArrayLike, expected: tuple[int, ...]) -> Iterator[str]:
+    if not isinstance(latents, torch.Tensor | np.ndarray):
+        yield f"initial latents are a {type(latents).__name__}; expected a tensor or an array"
+        return
+    given = torch.as_tensor(latents)
+    if tuple(given.shape) != expected:
+        yield f"initial latents are {list(given.shape)}; this size needs {list(expected)}"
+    if not given.is_floating_point() or not bool(torch.isfinite(given).all()):
+        yield f"initial latents are {given.dtype}; expected finite floating-point numbers"
 
 
 def _latents_shape(spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[int, ...]:

@@ -20,7 +20,8 @@ class NoiseStream:
     seed: int
 
     def key(self, purpose: str, *index: int) -> int:
-        """Return the 63-bit key of one draw."""
+        """Return the 63-bit key of one draw; purpose is a word without a slash."""
+        assert "/" not in purpose, "a slash would let two draws share a key"
         text = f"{self.seed}/{purpose}/{'/'.join(map(str, index))}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 

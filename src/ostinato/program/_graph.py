@@ -1,14 +1,15 @@
 """Programs as data: a typed graph of nodes over one card, with declared reads and writes.
 
 A slot is a named value. Slots that start with `request.` are the fields of the validated request;
-every other slot has exactly one writer. For the outputs that a request asks for, a program runs
-the least nodes, and so touches the least components.
+every other slot has exactly one writer. A streaming node runs on pieces while the loop that makes
+them still runs, so whatever else it reads must be there before that loop. For the outputs that a
+request asks for, a program runs the least nodes, and so touches the least components.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ostinato.errors import InvalidProgram
@@ -17,6 +18,8 @@ from ostinato.tasks import OutputName
 from ostinato.work import WorkUnitKind
 
 REQUEST_PREFIX = "request."
+NOTES = "notes"
+"""An op may return this output: a tuple of sentences for the caller, whatever the program."""
 REQUEST_SLOTS = frozenset(REQUEST_PREFIX + f.name for f in dataclasses.fields(GenerationSpec))
 
 
@@ -78,8 +81,11 @@ class Program:
                 errors.append(f"node {node.name!r}: no component {node.component!r}")
             if isinstance(node, LoopNode) and node.loop not in valid_loops:
                 errors.append(f"node {node.name!r}: no loop {node.loop!r}")
-        if not errors and len(self._sorted()) != len(self.nodes):
-            errors.append("nodes form a cycle")
+        if not errors:
+            order = self._sorted()
+            left = [node.name for node in self.nodes if node not in order]
+            errors += [f"nodes form a cycle, or wait for one: {left}"] if left else []
+            errors += _streaming_errors(order)
         return tuple(errors)
 
     def require_valid(self, *, components: Iterable[str], loops: Iterable[str]) -> Program:
@@ -114,9 +120,14 @@ class Program:
             todo += reads(node) if isinstance(node, LoopNode) else node.reads
         return tuple(node for node in self._sorted() if node.name in needed)
 
-    def _slot_errors(self) -> Iterable[str]:
+    def _slot_errors(self) -> Iterator[str]:
         names = [node.name for node in self.nodes]
-        written = [slot for node in self.nodes for slot in node.writes]
+        written = [slot for node in self.nodes for slot in _written(node)]
+        for node in self.nodes:
+            if not node.writes:
+                yield f"node {node.name!r} writes nothing, so nothing can need it"
+            if isinstance(node, ComponentNode) and NOTES in node.outputs:
+                yield f"node {node.name!r}: output {NOTES!r} is kept for sentences to the caller"
         for name in sorted({n for n in names if names.count(n) > 1}):
             yield f"node {name!r} is declared twice"
         for slot in sorted({s for s in written if written.count(s) > 1}):
@@ -132,11 +143,30 @@ class Program:
                 yield f"output {output!r} is slot {slot!r}, which nobody writes"
 
     def _sorted(self) -> list[Node]:
-        """Topological order, declared order otherwise; nodes of a cycle are left out."""
+        """Topological order, as close to declared as can be; nodes of a cycle are left out."""
         available, order = set(REQUEST_SLOTS), list[Node]()
         waiting = list(self.nodes)
-        while ready := [node for node in waiting if node.reads <= available]:
-            order += ready
-            available |= {slot for node in ready for slot in node.writes}
-            waiting = [node for node in waiting if node not in ready]
+        while node := next((node for node in waiting if node.reads <= available), None):
+            order.append(node)
+            available |= node.writes
+            waiting.remove(node)
         return order
+
+
+def _written(node: Node) -> tuple[str, ...]:
+    """Return the slots a node writes, one for each output that writes it."""
+    return tuple(node.outputs.values()) if isinstance(node, ComponentNode) else tuple(node.writes)
+
+
+def _streaming_errors(order: list[Node]) -> Iterator[str]:
+    """Find what a streaming node reads but could not yet have while the loop it follows runs."""
+    place = {slot: index for index, node in enumerate(order) for slot in node.writes}
+    for node in order:
+        if not (isinstance(node, ComponentNode) and node.streams):
+            continue
+        made = sorted((place[slot], slot) for slot in node.reads if slot in place)
+        looped = [index for index, _ in made if isinstance(order[index], LoopNode)]
+        if not looped:
+            yield f"node {node.name!r} streams, but reads nothing that a loop writes"
+        elif late := [slot for index, slot in made if index >= looped[0]][1:]:
+            yield f"node {node.name!r} streams, but {late} are not there while its loop runs"

@@ -13,14 +13,12 @@ from typing import cast
 
 from ostinato.errors import InvalidPlan, UndeclaredAccess
 from ostinato.loop.contract import DONE, Done, Emission, Loop, LoopContext
-from ostinato.program._graph import REQUEST_PREFIX, ComponentNode, LoopNode, Node
+from ostinato.program._graph import NOTES, REQUEST_PREFIX, ComponentNode, LoopNode, Node
 from ostinato.program._join import join_pieces
 from ostinato.request import GenerationSpec
 from ostinato.work import ComponentCall, WorkPlan, WorkResult
 
 CALL = "node"
-NOTES = "notes"
-"""An op may return this output: a tuple of sentences for the caller, whatever the program."""
 
 
 class SlotView:
@@ -35,6 +33,11 @@ class SlotView:
             declared = sorted(self._node.reads)
             raise UndeclaredAccess(
                 f"node {self._node.name!r} read slot {name!r}; it declares {declared}"
+            )
+        if name not in self._values:
+            raise UndeclaredAccess(
+                f"node {self._node.name!r} read slot {name!r}, which this request does not need "
+                "by what the loop's `reads` said, so nothing made it"
             )
         return self._values[name]
 

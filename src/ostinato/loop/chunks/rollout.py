@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from ostinato.card import AttentionContext, GuidanceForm, LoopSpec
-from ostinato.errors import InvalidCard
 from ostinato.loop.chunks.visible import visible_blocks
 from ostinato.loop.contract import (
     DONE,
@@ -30,8 +29,9 @@ from ostinato.loop.contract import (
 from ostinato.loop.denoise import EMBEDS_OF
 from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
 from ostinato.loop.noise import NoiseStream
+from ostinato.loop.options import bound, member, options, whole
 from ostinato.loop.policies.guidance import branches, guidance_rule
-from ostinato.loop.sampling import sampler_by_name
+from ostinato.loop.sampling import sampler_by_name, unknown_sampler
 from ostinato.loop.trajectory import Trajectory
 from ostinato.request import GenerationSpec
 from ostinato.work import (
@@ -46,6 +46,9 @@ from ostinato.work import (
 )
 
 CALL = "batched"
+REQUIRED_OPTIONS = frozenset(
+    {"frames_per_block", "window_blocks", "attention_context", "guidance", "guidance_rule"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,28 +83,20 @@ class ChunkRollout:
     """
 
     def __init__(self, spec: LoopSpec) -> None:
-        """Read the options; raises InvalidCard for one that is missing or unknown."""
-        known = {
-            "frames_per_block",
-            "window_blocks",
-            "attention_context",
-            "guidance",
-            "guidance_rule",
-        }
-        if set(spec.options) != known:
-            raise InvalidCard(
-                f"loop {spec.name!r} needs exactly the options {sorted(known)}, "
-                f"got {sorted(spec.options)}"
-            )
-        self._component = spec.binds["denoiser"]
-        self._frames_per_block = int(spec.options["frames_per_block"])
-        self._window_blocks = int(spec.options["window_blocks"])
-        self._context = AttentionContext(str(spec.options["attention_context"]))
-        self._form = GuidanceForm(str(spec.options["guidance"]))
-        self._rule = guidance_rule(str(spec.options["guidance_rule"]))
-        if self._form not in (GuidanceForm.BATCHED, GuidanceForm.NONE):
-            raise InvalidCard(f"loop {spec.name!r}: guidance {self._form.value!r} is not served")
-        visible_blocks(self._context, 0, window_blocks=self._window_blocks)
+        """Read the options; raises InvalidCard for one that is missing, unknown or not served."""
+        given = options(spec, required=REQUIRED_OPTIONS)
+        binds = bound(spec, required=frozenset({"denoiser", "latents"}))
+        context, form = given["attention_context"], given["guidance"]
+        contexts = (AttentionContext.SELF_FORCING,)
+        forms = (GuidanceForm.BATCHED, GuidanceForm.NONE)
+        self._component = binds["denoiser"]
+        self._frames_per_block = whole(
+            spec, "frames_per_block", given["frames_per_block"], minimum=1
+        )
+        self._window_blocks = whole(spec, "window_blocks", given["window_blocks"], minimum=1)
+        self._context = member(spec, "attention_context", context, contexts)
+        self._form = member(spec, "guidance", form, forms)
+        self._rule = guidance_rule(str(given["guidance_rule"]))
 
     def reads(self, spec: GenerationSpec) -> frozenset[str]:
         """Return the embeddings of the branches that will run."""
@@ -111,14 +106,16 @@ class ChunkRollout:
     def check(self, spec: GenerationSpec, facts: Mapping[str, object]) -> tuple[str, ...]:
         """Refuse given initial latents: each block has keyed noise of its own."""
         del facts
+        problems = unknown_sampler(spec.sampler)
         if spec.initial_latents is None:
-            return ()
-        return ("initial latents are not taken by a chunk rollout; leave them out",)
+            return problems
+        return (*problems, "initial latents are not taken by a chunk rollout; leave them out")
 
     def num_steps(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
-        """Return text, denoise and store passes; the last block is not stored."""
+        """Return text, denoise and store passes; a block that nobody reads is not stored."""
         num_blocks, _ = self._blocks(spec, fact(facts, "latents", LatentFacts))
-        return 1 + num_blocks * spec.num_inference_steps + num_blocks - 1
+        stored = sum(self._is_read(block, num_blocks) for block in range(num_blocks))
+        return 1 + num_blocks * spec.num_inference_steps + stored
 
     def num_pieces(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
         """Return the blocks, each emitted as it is finished."""
@@ -226,7 +223,14 @@ class ChunkRollout:
         state = replace(state, finished=(*state.finished, kept), fresh=True)
         if last:
             return replace(state, block=state.num_blocks)
+        if not self._is_read(state.block, state.num_blocks):
+            return self._next_block(state)
         return replace(state, pages={**state.pages, state.block: state.ring.page(state.block)})
+
+    def _is_read(self, block: int, num_blocks: int) -> bool:
+        """Tell whether a later block attends to this one; the next one does if any does."""
+        seen = visible_blocks(self._context, block + 1, window_blocks=self._window_blocks)
+        return block + 1 < num_blocks and block in seen
 
     def _next_block(self, state: RolloutState) -> RolloutState:
         block, done = state.block + 1, state.trajectory

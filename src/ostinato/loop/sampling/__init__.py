@@ -10,3 +10,4 @@ from ostinato.loop.sampling.schedules import shift_sigmas as shift_sigmas
 from ostinato.loop.sampling.steppers import FlowEuler as FlowEuler
 from ostinato.loop.sampling.steppers import FlowRenoise as FlowRenoise
 from ostinato.loop.sampling.steppers import sampler_by_name as sampler_by_name
+from ostinato.loop.sampling.steppers import unknown_sampler as unknown_sampler

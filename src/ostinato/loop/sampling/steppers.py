@@ -20,7 +20,7 @@ class FlowEuler:
 
     def schedule(self, num_steps: int, flow_shift: float | None) -> Schedule:
         """Return evenly spaced shifted sigmas."""
-        return flow_schedule(num_steps, flow_shift or 1.0)
+        return flow_schedule(num_steps, 1.0 if flow_shift is None else flow_shift)
 
     def start(self, schedule: Schedule, noise: NoiseStream, block: int) -> None:
         """Euler remembers nothing."""
@@ -57,7 +57,7 @@ class FlowRenoise:
 
     def schedule(self, num_steps: int, flow_shift: float | None) -> Schedule:
         """Return evenly spaced shifted sigmas."""
-        return flow_schedule(num_steps, flow_shift or 1.0)
+        return flow_schedule(num_steps, 1.0 if flow_shift is None else flow_shift)
 
     def start(self, schedule: Schedule, noise: NoiseStream, block: int) -> RenoiseMemory:
         """Remember whose noise to draw."""
@@ -87,6 +87,11 @@ SAMPLERS: Mapping[str, Sampler[object]] = MappingProxyType(
 
 def sampler_by_name(name: str) -> Sampler[object]:
     """Return one of the pure samplers; raises InvalidRequest with the valid names."""
-    if name not in SAMPLERS:
-        raise InvalidRequest(f"no sampler {name!r}; valid: {sorted(SAMPLERS)}")
+    for problem in unknown_sampler(name):
+        raise InvalidRequest(problem)
     return SAMPLERS[name]
+
+
+def unknown_sampler(name: str) -> tuple[str, ...]:
+    """Say what is wrong when a name is none of the pure samplers; empty when it is."""
+    return () if name in SAMPLERS else (f"no sampler {name!r}; valid: {sorted(SAMPLERS)}",)

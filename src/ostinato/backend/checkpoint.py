@@ -108,8 +108,8 @@ def read_header(path: Path) -> Mapping[str, TensorHeader]:
     end = spans[-1][1] if spans else 0
     if size != 8 + length + end:
         raise InvalidCheckpoint(
-            f"{path} is truncated or damaged: {size} bytes, its header describes {8 + length + end}; "
-            "download or copy it again"
+            f"{path} is truncated or damaged: {size} bytes, its header describes "
+            f"{8 + length + end}; download or copy it again"
         )
     return headers
 

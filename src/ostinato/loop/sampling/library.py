@@ -18,7 +18,7 @@ import torch
 
 from ostinato.errors import InvalidCheckpoint, InvalidRequest
 from ostinato.loop.noise import NoiseStream
-from ostinato.loop.sampling.schedules import Schedule
+from ostinato.loop.sampling.schedules import NUM_TRAIN_TIMESTEPS, Schedule
 
 MemoryValue = torch.Tensor | tuple["MemoryValue", ...] | bool | int | float | str | None
 
@@ -65,6 +65,12 @@ class LibrarySampler:
             raise InvalidCheckpoint(
                 f"scheduler {type(template).__name__} cannot be served: {'; '.join(faults)}"
             )
+
+    @property
+    def num_train_timesteps(self) -> int:
+        """How finely the scheduler divides time; no schedule has more steps."""
+        value = self._template.config.get("num_train_timesteps")
+        return value if isinstance(value, int) else NUM_TRAIN_TIMESTEPS
 
     @property
     def takes_flow_shift(self) -> bool:

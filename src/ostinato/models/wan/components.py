@@ -1,0 +1,262 @@
+"""The components of Wan 2.1: the library's own modules behind named operations.
+
+Invariant: an operation keeps nothing on its module, so requests may interleave at any call. Every
+parameter is moved to aligned memory at load, because float32 results depend on where weights lie.
+"""
+
+# B batch, C channel, T latent frame, H W latent, L token, D width
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, Self, TypeVar, cast
+
+import numpy as np
+import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan, WanCausalConv3d
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+from diffusers.video_processor import VideoProcessor
+from numpy.typing import NDArray
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, UMT5EncoderModel
+
+from ostinato.backend.alignment import align_parameters
+from ostinato.card import ComponentSpec, PrecisionSpec
+from ostinato.errors import InvalidCheckpoint, InvalidPlan
+from ostinato.loop.facts import DenoiserFacts, LatentFacts
+from ostinato.loop.sampling import LibrarySampler
+from ostinato.models.wan.layout import TOKENIZER, denoiser_facts, latent_facts, read_sampler
+
+Op = Callable[..., Mapping[str, object]]
+M = TypeVar("M", bound=nn.Module)
+
+# WanPipeline's max_sequence_length: the prompt length that the published weights were made for.
+MAX_PROMPT_TOKENS = 512
+
+
+class WanTextEncoder:
+    """UMT5 with the tokenizer that its vocabulary belongs to. Ops: `encode`."""
+
+    def __init__(self, encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Take the live objects; weights aligned."""
+        self.module = encoder
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> None:
+        """No loop plans by the text encoder."""
+
+    @classmethod
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
+        """Load the encoder in the card's precision, and the sibling tokenizer folder."""
+        encoder = _load(UMT5EncoderModel, folder / spec.subfolder, precision.weights)
+        return cls(encoder, _load_tokenizer(folder / TOKENIZER))
+
+    def op(self, name: str) -> Op:
+        """Return an operation by name; raises InvalidPlan."""
+        return _op({"encode": self.encode}, name, self)
+
+    def encode(self, text: str) -> dict[str, object]:
+        """Return prompt_embeds [1,512,D], zero beyond the prompt; notes when it was cut."""
+        prompt = prompt_clean(text)
+        tokens = self.tokenizer(
+            [prompt],
+            padding="max_length",
+            max_length=MAX_PROMPT_TOKENS,
+            truncation=True,
+            add_special_tokens=True,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        ids_BL = cast("torch.Tensor", tokens["input_ids"])
+        mask_BL = cast("torch.Tensor", tokens["attention_mask"])
+        hidden_states = self.module(ids_BL, mask_BL).last_hidden_state.to(self.module.dtype)
+        length = int(mask_BL.gt(0).sum())
+        prompt_embeds_BLD = torch.zeros_like(hidden_states)
+        prompt_embeds_BLD[:, :length] = hidden_states[:, :length]
+        notes = self._notes(prompt) if length == MAX_PROMPT_TOKENS else ()
+        return {"prompt_embeds": prompt_embeds_BLD, "notes": notes}
+
+    def _notes(self, prompt: str) -> tuple[str, ...]:
+        length = len(self.tokenizer(prompt, verbose=False)["input_ids"])
+        if length <= MAX_PROMPT_TOKENS:
+            return ()
+        return (f"a prompt has {length} tokens; the first {MAX_PROMPT_TOKENS} are used",)
+
+
+class WanTransformer:
+    """The denoiser. Ops: `predict`."""
+
+    def __init__(self, module: WanTransformer3DModel) -> None:
+        """Take the live module; weights aligned."""
+        self.module = module
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
+        """Read channels and patch size from the configuration."""
+        return denoiser_facts(folder / spec.subfolder)
+
+    @classmethod
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
+        """Load in the card's precision; the library keeps norms and tables in float32."""
+        return cls(_load(WanTransformer3DModel, folder / spec.subfolder, precision.weights))
+
+    def op(self, name: str) -> Op:
+        """Return an operation by name; raises InvalidPlan."""
+        return _op({"predict": self.predict}, name, self)
+
+    def predict(
+        self, latents: torch.Tensor, timestep: torch.Tensor, prompt_embeds: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the flow velocity [B,C,T,H,W] in the network's dtype.
+
+        latents: [B,C,T,H,W]. timestep: a scalar in the sampler's dtype. prompt_embeds: [B,L,D].
+        """
+        dtype = self.module.dtype
+        prediction = self.module(
+            hidden_states=latents.to(dtype),
+            timestep=timestep.expand(latents.shape[0]),
+            encoder_hidden_states=prompt_embeds.to(dtype),
+            return_dict=False,
+        )[0]
+        return {"prediction": prediction}
+
+
+class WanVae:
+    """The codec's decoder side. Ops: `decode`."""
+
+    def __init__(self, module: AutoencoderKLWan) -> None:
+        """Take the live module; weights aligned."""
+        self.module = module
+        self._num_cached_convs = sum(
+            isinstance(m, WanCausalConv3d) for m in module.decoder.modules()
+        )
+        self._processor = VideoProcessor(vae_scale_factor=module.config["scale_factor_spatial"])
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> LatentFacts:
+        """Read the strides from the configuration."""
+        return latent_facts(folder / spec.subfolder)
+
+    @classmethod
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
+        """Load in float32 whatever the card's precision, as the publisher serves it."""
+        return cls(_load(AutoencoderKLWan, folder / spec.subfolder, "float32"))
+
+    def op(self, name: str) -> Op:
+        """Return an operation by name; raises InvalidPlan."""
+        return _op({"decode": self.decode}, name, self)
+
+    def decode(self, latents: torch.Tensor) -> dict[str, NDArray[np.uint8]]:
+        """Return frames uint8 [T,H,W,3] of latents [1,C,T,H,W]."""
+        return {"frames": (self.pixels(latents) * 255).round().astype(np.uint8)}
+
+    def pixels(self, latents: torch.Tensor) -> NDArray[np.float32]:
+        """Return frames float32 [T,H,W,3] in [0,1] of latents [1,C,T,H,W]."""
+        sample = self._decoded(self._denormalized(latents))
+        return np.asarray(self._processor.postprocess_video(sample, output_type="np")[0])
+
+    def _denormalized(self, latents: torch.Tensor) -> torch.Tensor:
+        """Undo the latent statistics; by two divisions, as WanPipeline does, for equal bits."""
+        latents, config = latents.to(self.module.dtype), self.module.config
+        shape = (1, config["z_dim"], 1, 1, 1)
+        mean = torch.tensor(config["latents_mean"]).view(shape).to(latents.device, latents.dtype)
+        std = torch.tensor(config["latents_std"]).view(shape).to(latents.device, latents.dtype)
+        return latents / (1.0 / std) + mean
+
+    def _decoded(self, latents: torch.Tensor) -> torch.Tensor:
+        """Decode frame by frame as the library does, with the feature cache held by the call.
+
+        `AutoencoderKLWan.decode` keeps that cache on the module: two decodes at a time would mix
+        their features, and a failed one would leave its memory behind.
+        """
+        hidden_states = self.module.post_quant_conv(latents)
+        features: list[object] = [None] * self._num_cached_convs
+        frames = [
+            self.module.decoder(
+                hidden_states[:, :, index : index + 1],
+                feat_cache=features,
+                feat_idx=[0],
+                first_chunk=index == 0,
+            )
+            for index in range(latents.shape[2])
+        ]
+        return torch.cat(frames, 2).clamp(min=-1.0, max=1.0)
+
+
+class WanScheduler:
+    """The sampler's configuration; facts only, since each request steps an instance of its own."""
+
+    @classmethod
+    def read_facts(cls, folder: Path, spec: ComponentSpec) -> LibrarySampler:
+        """Return the sampler that the folder configures."""
+        return read_sampler(folder / spec.subfolder, spec.class_name)
+
+    @classmethod
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
+        """There are no weights."""
+        return cls()
+
+    def op(self, name: str) -> Op:
+        """Refuse: raises InvalidPlan."""
+        return _op({}, name, self)
+
+
+def _op(ops: Mapping[str, Op], name: str, component: object) -> Op:
+    if name not in ops:
+        raise InvalidPlan(f"{type(component).__name__} has no op {name!r}; valid: {sorted(ops)}")
+    return ops[name]
+
+
+class _Pretrained(Protocol):
+    """What diffusers and transformers have in common."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: Path,
+        *,
+        dtype: torch.dtype,
+        use_safetensors: bool,
+        local_files_only: bool,
+        output_loading_info: bool,
+    ) -> tuple[nn.Module, Mapping[str, object]]: ...
+
+
+def _load(kind: type[M], folder: Path, dtype: str) -> M:
+    """Load a module of the library, aligned, for inference.
+
+    Raises InvalidCheckpoint for files that changed since they were checked, and for any weight
+    that the library would have made up.
+    """
+    pretrained = cast("type[_Pretrained]", kind)
+    try:
+        module, info = pretrained.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+    faults = {kind: names for kind, names in info.items() if names}
+    if faults:
+        raise InvalidCheckpoint(f"{folder} did not load as its configuration declares: {faults}")
+    assert isinstance(module, kind)
+    align_parameters(module)
+    return module.eval().requires_grad_(False)
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Load whatever tokenizer the folder configures; code from the folder is never run."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: Exception) -> InvalidCheckpoint:
+    return InvalidCheckpoint(f"{folder} does not load: {type(error).__name__}: {error}")

@@ -1,0 +1,138 @@
+"""Wan against WanPipeline on the same folder: equal bytes, no forward more than needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ostinato
+from ostinato.api import Model
+from ostinato.models.wan.components import WanVae
+from ostinato.models.wan.oracle import OracleRun, WanOracle
+from ostinato.request import LatentPart
+from ostinato.runtime.output import Output
+
+UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
+PROMPT = "a red circle bouncing on a navy background"
+
+
+class Pair:
+    """A served model and its oracle over one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: Model = ostinato.load(folder)
+        self.oracle = WanOracle(self.model.source)
+
+    def both(self, prompt: str = PROMPT, **fields: object) -> tuple[Output, OracleRun]:
+        fields = {"height": 32, "width": 48, "num_frames": 5, "num_inference_steps": 3} | fields
+        out = self.model.generate(prompt, outputs=("video", "latents"), **fields)
+        return out, self.oracle.run(out.provenance.spec)
+
+
+@pytest.fixture(scope="module", params=[UNIPC, EULER])
+def pair(request: pytest.FixtureRequest, tiny_wan_folder: Callable[[str], Path]) -> Iterator[Pair]:
+    made = Pair(tiny_wan_folder(request.param))
+    yield made
+    made.model.close()
+
+
+def assert_equal(out: Output, expected: OracleRun) -> None:
+    assert out.latents.dtype == expected.latents.dtype
+    assert torch.equal(out.latents, expected.latents)
+    assert expected.frames.std() > 1, "a constant clip would prove nothing"
+    np.testing.assert_array_equal(out.video.frames, expected.frames)
+
+
+@pytest.mark.parametrize("guidance_scale", [1.0, 5.0])
+@pytest.mark.parametrize(
+    ("height", "width", "num_frames", "steps"), [(16, 16, 1, 2), (32, 48, 5, 4), (48, 32, 9, 3)]
+)
+def test_latents_and_frames_are_the_librarys(
+    pair: Pair, guidance_scale: float, height: int, width: int, num_frames: int, steps: int
+) -> None:
+    out, expected = pair.both(
+        height=height,
+        width=width,
+        num_frames=num_frames,
+        num_inference_steps=steps,
+        guidance_scale=guidance_scale,
+        negative_prompt="blurry",
+        seed=7,
+    )
+    assert_equal(out, expected)
+    assert out.video.frames.shape == (num_frames, height, width, 3)
+
+
+@pytest.mark.parametrize(("guidance_scale", "branches"), [(1.0, 1), (5.0, 2)])
+def test_no_forward_more_than_the_branches_need(
+    pair: Pair, guidance_scale: float, branches: int
+) -> None:
+    steps = 3
+    out, expected = pair.both(guidance_scale=guidance_scale, negative_prompt="blurry")
+    assert out.provenance.calls == {
+        "text_encoder.encode": branches,
+        "transformer.predict": steps * branches,
+        "vae.decode": 1,
+    }
+    assert expected.calls == {"text_encoder": branches, "transformer": steps * branches}
+
+
+def test_the_negative_prompt_counts_only_with_guidance(pair: Pair) -> None:
+    texts: tuple[str | None, ...] = (None, "", "a blurry cat")
+    guided = [pair.both(guidance_scale=5.0, negative_prompt=text) for text in texts]
+    for out, expected in guided:
+        assert_equal(out, expected)
+    assert torch.equal(guided[0][0].latents, guided[1][0].latents)
+    assert not torch.equal(guided[0][0].latents, guided[2][0].latents)
+    alone = [pair.both(guidance_scale=1.0, negative_prompt=text)[0] for text in texts]
+    assert all(torch.equal(alone[0].latents, other.latents) for other in alone)
+
+
+@pytest.mark.parametrize("flow_shift", [1.0, 7.5])
+def test_a_flow_shift_is_the_librarys(pair: Pair, flow_shift: float) -> None:
+    out, expected = pair.both(flow_shift=flow_shift, num_inference_steps=4)
+    assert_equal(out, expected)
+    plain, _ = pair.both(num_inference_steps=4)
+    assert not torch.equal(out.latents, plain.latents)
+
+
+@pytest.mark.parametrize("prompt", ["  Caf&eacute; \t caf\u00c3\u00a9 &lt;b&gt;\n", "a " * 700])
+def test_prompts_are_cleaned_and_cut_as_the_library_does(pair: Pair, prompt: str) -> None:
+    out, expected = pair.both(prompt, num_inference_steps=1)
+    assert_equal(out, expected)
+    assert bool(out.advice) == (len(prompt) > 512)
+
+
+def test_given_latents_start_the_trajectory(pair: Pair) -> None:
+    latents = torch.randn(1, 16, 2, 4, 6, generator=torch.Generator().manual_seed(3))
+    kept = latents.clone()
+    out, expected = pair.both(inputs=(LatentPart(latents=latents),))
+    assert_equal(out, expected)
+    assert torch.equal(latents, kept)
+
+
+def test_interleaved_requests_give_what_each_gives_alone(pair: Pair) -> None:
+    fields = (
+        {"num_inference_steps": 3, "guidance_scale": 5.0, "seed": 1},
+        {"num_inference_steps": 5, "guidance_scale": 1.0, "seed": 2, "num_frames": 9},
+        {"num_inference_steps": 4, "guidance_scale": 2.0, "seed": 3, "flow_shift": 6.0},
+    )
+    size = {"height": 16, "width": 32, "num_frames": 5, "outputs": ("video", "latents")}
+    requests = [pair.model.request(PROMPT, **(size | each)) for each in fields]
+    together = pair.model.engine.run(requests)
+    for out in together:
+        assert_equal(out, pair.oracle.run(out.provenance.spec))
+
+
+def test_float_pixels_are_the_librarys(pair: Pair) -> None:
+    out, expected = pair.both()
+    card = pair.model.card
+    vae = WanVae.load(pair.model.folder, card.component("vae"), card.precision)
+    with torch.no_grad():
+        pixels = vae.pixels(out.latents)
+    assert pixels.dtype == expected.pixels.dtype
+    np.testing.assert_array_equal(pixels, expected.pixels)

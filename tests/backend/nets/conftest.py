@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
 from ostinato.backend.alignment import align_parameters
 
@@ -18,9 +19,9 @@ CHANNELS = 4
 def make_wan() -> Callable[..., WanTransformer3DModel]:
     """Return a builder of aligned transformers; keyword arguments override the configuration."""
 
-    def build(**overrides: object) -> WanTransformer3DModel:
+    def build(**overrides: Any) -> WanTransformer3DModel:
         torch.manual_seed(0)
-        config: dict[str, object] = {
+        config: dict[str, Any] = {  # as the library types its configuration
             "num_attention_heads": 2,
             "attention_head_dim": 32,
             "in_channels": CHANNELS,

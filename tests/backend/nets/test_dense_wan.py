@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from ostinato.backend.nets.dense_wan import block_causal_mask, dense_block, dense_forward
 from ostinato.backend.nets.norm_rotate import norm_rotate, widen
@@ -53,7 +54,7 @@ def _stock(wan: WanTransformer3DModel) -> torch.Tensor:
 def test_values_and_gradients_equal_the_library_under_a_full_mask(make_wan, attention, config):
     wan = make_wan(**config)
     stock, dense = _stock(wan), _dense(wan, attention=attention)
-    # Measured 8e-7: other order of the same sums.
+    # Measured 6e-7: other order of the same sums.
     torch.testing.assert_close(dense, stock, rtol=0, atol=5e-6)
     expected, gradients = _gradients(wan, stock), _gradients(wan, dense)
     for name, gradient in gradients.items():
@@ -68,7 +69,7 @@ def test_bfloat16_autocast_follows_float32(wan, attention) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         rounded = _dense(wan, mask, attention=attention)
     error = (rounded.float() - exact).square().mean() / exact.square().mean()
-    assert error < 1e-3  # measured 5e-5
+    assert error < 1e-3  # measured 4e-5
     expected, gradients = _gradients(wan, exact), _gradients(wan, rounded)
     for name, gradient in gradients.items():
         assert gradient.dtype == torch.float32, name
@@ -120,11 +121,14 @@ def test_norm_and_rotation_have_the_gradient_of_their_parts(rotated: bool) -> No
 
 
 @pytest.mark.slow
-def test_a_compiled_block_gives_the_same_values_and_gradients(wan) -> None:
+@pytest.mark.filterwarnings("ignore")  # the compiler trips over warnings of its own
+def test_a_compiled_block_is_one_graph_for_all_layers(wan) -> None:
     mask = block_causal_mask(FRAMES, 2)
-    compiled = torch.compile(dense_block, fullgraph=True, dynamic=False)
-    plain, fast = _dense(wan, mask), _dense(wan, mask, block_forward=compiled)
-    torch.testing.assert_close(fast, plain, rtol=0, atol=5e-6)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(dense_block, backend=counter, fullgraph=True, dynamic=False)
+    plain, traced = _dense(wan, mask), _dense(wan, mask, block_forward=compiled)
+    assert counter.frame_count == 1
+    torch.testing.assert_close(traced, plain, rtol=0, atol=5e-6)
     expected = _gradients(wan, plain)
-    for name, gradient in _gradients(wan, fast).items():
+    for name, gradient in _gradients(wan, traced).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-6, msg=name)

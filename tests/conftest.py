@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from support.tiny_builtin import build_tiny_builtin
 from support.tiny_wan import build_tiny_wan
 

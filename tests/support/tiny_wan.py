@@ -45,7 +45,7 @@ def _tokenizer() -> T5Tokenizer:
 
 def _text_encoder() -> UMT5EncoderModel:
     config = UMT5Config(
-        vocab_size=64, d_model=32, d_kv=32, d_ff=64, num_layers=2, num_heads=1, dropout_rate=0.1
+        vocab_size=64, d_model=32, d_kv=32, d_ff=64, num_layers=1, num_heads=1, dropout_rate=0.1
     )
     return UMT5EncoderModel(config).eval()
 

@@ -77,6 +77,7 @@ def inspect_folder(folder: Path) -> WanFacts:
     scheduler = _read_index(folder)
     _require_tokenizer(folder / TOKENIZER)
     sampler = read_sampler(folder / SCHEDULER, scheduler)
+    denoiser, latents = denoiser_facts(folder / TRANSFORMER), latent_facts(folder / VAE)
     transformer = declare_transformer(folder / TRANSFORMER)
     vae = declare_vae(folder / VAE)
     text_encoder = declare_text_encoder(folder / TEXT_ENCODER)
@@ -86,8 +87,8 @@ def inspect_folder(folder: Path) -> WanFacts:
     _require_weights(folder / TEXT_ENCODER, "model", text_encoder)
     return WanFacts(
         scheduler=scheduler,
-        denoiser=denoiser_facts(folder / TRANSFORMER),
-        latents=latent_facts(folder / VAE),
+        denoiser=denoiser,
+        latents=latents,
         rope_max_seq_len=int(transformer.config["rope_max_seq_len"]),
         num_train_timesteps=sampler.num_train_timesteps,
     )

@@ -93,7 +93,7 @@ def check_drawn(split: Split, count: int, seed: int) -> None:
         assert seen.all_correct
         assert seen.dynamic
         assert seen.presence == 1.0
-        assert seen.subject_preservation > 0.92
+        assert seen.subject_preservation > 0.95
         assert seen.area_ratio == pytest.approx(1.0, abs=0.05)
         assert seen.background_drift_255 == 0.0
         assert seen.camera_drift_percent == pytest.approx(0.0, abs=1e-6)

@@ -34,7 +34,7 @@ class Analysis:
 
     - `presence`: share of frames with an object of the right colour and 0.5 to 2 times the median
       area; `subject_preservation`: the same, each frame weighted with the likeness of its outline
-      to the first chunk's, 0 to 1 (0.93 or more when drawn).
+      to the first chunk's, 0 to 1 (0.95 or more when drawn).
     - `area_ratio`: area in the last chunk over that in the first.
     - `background_drift_255`: mean absolute difference from the ideal background in the worst chunk.
     - `camera_drift_percent`: largest shift of the pattern, % of the width per 10 s; 0 without.
@@ -77,7 +77,7 @@ def analyse(frames: NDArray[np.uint8], expected: ParsedPrompt) -> Analysis:
     seen = observe(frames)
     trajectory = unwrap(seen.centers, seen.present)
     shape, motion = seen_shape(seen), seen_motion(trajectory)
-    likeness = likeness_to_start(seen.coverage, CHUNK_FRAMES)
+    likeness = likeness_to_start(seen.coverage, seen.offsets, CHUNK_FRAMES)
     median_area = float(np.median(seen.areas[seen.present])) if seen.present.any() else 0.0
     is_present = _is_present(seen, expected.colour or seen.colour, median_area)
     return Analysis(

@@ -54,12 +54,26 @@ def shape_overlaps(
     return best
 
 
-def likeness_to_start(windows: NDArray[np.float32], num_reference: int) -> NDArray[np.float32]:
+def likeness_to_start(
+    windows: NDArray[np.float32], offsets: NDArray[np.float64], num_reference: int
+) -> NDArray[np.float32]:
     """Return how well each outline [T,37,37] overlaps that of the first frames, [T] in [0,1].
 
     1 is as alike as the first frames are to their own mean.
     """
-    reference = windows[:num_reference].mean(0)
-    shared = np.minimum(windows, reference).sum((1, 2))
-    overlap = shared / np.maximum(np.maximum(windows, reference).sum((1, 2)), 1e-6)
+    centred = _centred(windows, offsets)
+    reference = centred[:num_reference].mean(0)
+    shared = np.minimum(centred, reference).sum((1, 2))
+    overlap = shared / np.maximum(np.maximum(centred, reference).sum((1, 2)), 1e-6)
     return np.minimum(overlap / max(float(overlap[:num_reference].mean()), 1e-6), 1.0)
+
+
+def _centred(windows: NDArray[np.float32], offsets: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Shift each crop by up to a pixel, linearly, so that its centroid is its middle pixel."""
+    for axis, shift in ((2, offsets[:, 0]), (1, offsets[:, 1])):
+        # The centroid lies at -shift from the middle pixel: blend with the neighbour behind it.
+        amount = np.clip(np.abs(shift), 0, 1).astype(np.float32)[:, None, None]
+        back, ahead = np.roll(windows, 1, axis=axis), np.roll(windows, -1, axis=axis)
+        neighbour = np.where((shift > 0)[:, None, None], back, ahead)
+        windows = ((1 - amount) * windows + amount * neighbour).astype(np.float32)
+    return windows

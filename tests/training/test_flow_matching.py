@@ -21,9 +21,13 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _window(**noise: float) -> tuple[torch.Tensor, torch.Tensor]:
-    config = FlowMatchingConfig(noise=NoiseMix(**noise))
-    return sample_window_sigmas(BATCH, config, _generator())
+def _window(
+    independent: float = 0.35, ladder: float = 0.30, context_noise_share: float = 0.40
+) -> tuple[torch.Tensor, torch.Tensor]:
+    noise = NoiseMix(
+        independent=independent, ladder=ladder, context_noise_share=context_noise_share
+    )
+    return sample_window_sigmas(BATCH, FlowMatchingConfig(noise=noise), _generator())
 
 
 def test_shift_adds_the_logarithm_of_the_shift_to_the_logit() -> None:
@@ -42,7 +46,7 @@ def test_single_chunks_are_noisy_and_stratified() -> None:
 
 
 def test_independent_chunks_are_clean_at_their_probability_and_carry_no_loss() -> None:
-    sigmas, weights = _window(independent=1.0, ladder=0.0, clean_chunk=0.35, context_noise_share=0)
+    sigmas, weights = _window(independent=1.0, ladder=0.0, context_noise_share=0)
     clean = sigmas == 0
     assert clean.float().mean() == pytest.approx(0.35, abs=0.01)
     assert torch.equal(weights, (~clean).float())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from safetensors.torch import load_file
 
 from ostinato.errors import InvalidCheckpoint, RecipeMismatch
@@ -84,11 +85,11 @@ def test_loss_falls_on_a_fixed_batch(whole_run: Path) -> None:
     config = replace(TINY, steps=1000, optimizer=OptimizerConfig(warmup_steps=0))
     trainer = Trainer(config, inputs)
     before = float(trainer.loss_at(0)[1].detach())
-    for _ in range(40):
+    for _ in range(25):
         trainer.loss_at(0)[1].backward()
         trainer.optimizer.step(1.0)
     after = float(trainer.loss_at(0)[1].detach())
-    assert after < 0.75 * before
+    assert after < 0.85 * before
 
 
 def test_export_round_trips(whole_run: Path, tmp_path: Path) -> None:
@@ -101,6 +102,10 @@ def test_export_round_trips(whole_run: Path, tmp_path: Path) -> None:
         for name, value in average.items()
         if name.startswith("transformer.")
     )
+    by_library = WanTransformer3DModel.from_pretrained(destination / "transformer")
+    assert isinstance(by_library, WanTransformer3DModel)
+    for name, value in by_library.named_parameters():
+        assert torch.equal(value.float(), loaded[name])
     provenance = json.loads((destination / PROVENANCE).read_text())
     assert provenance["steps"] == 6
     assert provenance["command"] == "ostinato train tiny"

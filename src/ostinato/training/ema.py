@@ -24,8 +24,8 @@ class WeightAverage:
     def update(self, parameters: Mapping[str, Tensor], num_updates: int) -> None:
         """Fold the current weights in."""
         weight = 1.0 - ema_decay_at(self.decay, num_updates)
-        current = [parameters[name].detach() for name in self.tensors]
-        torch._foreach_lerp_(list(self.tensors.values()), current, weight)
+        for name, average in self.tensors.items():
+            average.lerp_(parameters[name].detach(), weight)
 
     @torch.no_grad()
     def copy_to(self, parameters: Mapping[str, Tensor]) -> None:

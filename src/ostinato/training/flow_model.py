@@ -5,14 +5,19 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
-from ostinato.backend.nets.dense_wan import block_causal_mask, dense_forward
+from ostinato.backend.nets.dense_wan import (
+    DenseBlock,
+    block_causal_mask,
+    dense_block,
+    dense_forward,
+)
 from ostinato.models.builtin.architecture import build_text_encoder, build_transformer
 from ostinato.models.builtin.text import encode_tokens, tokenize
 from ostinato.training.config import TrainingConfig
@@ -35,7 +40,7 @@ class FlowModel:
         self.tokenizer = tokenizer
         self.chunk_latent_frames = chunk_latent_frames
         self.autocast = autocast
-        self._forward: Callable[..., Tensor] = dense_forward
+        self._block_forward: DenseBlock | None = None
 
     @classmethod
     def build(cls, config: TrainingConfig, tokenizer: PreTrainedTokenizerFast) -> FlowModel:
@@ -53,11 +58,11 @@ class FlowModel:
         )
 
     def compile(self) -> None:
-        """Compile the forward, or say why it stays eager."""
+        """Compile the transformer block that all layers share, or say why it stays eager."""
         if shutil.which("g++") is None:
             warnings.warn("no C++ compiler found (g++): training runs eagerly", stacklevel=2)
             return
-        self._forward = torch.compile(dense_forward, dynamic=False)
+        self._block_forward = torch.compile(dense_block, dynamic=False)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return all trained parameters by name."""
@@ -88,7 +93,7 @@ class FlowModel:
         ids, mask = tokenize(self.tokenizer, prompts)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
             prompt_embeds = encode_tokens(self.text_encoder, ids, mask)
-            return self._forward(
+            return dense_forward(
                 self.transformer,
                 latents_BCTHW,
                 timesteps_BT,
@@ -96,4 +101,5 @@ class FlowModel:
                 torch.arange(num_frames),
                 block_causal_mask(num_frames, self.chunk_latent_frames),
                 attention="matmul",
+                block_forward=self._block_forward,
             )

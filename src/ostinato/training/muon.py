@@ -9,7 +9,7 @@ over matrices, which on a CPU costs a sixth of a train step of a small model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +49,9 @@ class BatchedMuon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Take one step; parameters without a gradient are left alone."""
+        assert closure is None, "the trainer computes the loss; a closure has no use here"
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[nn.Parameter]] = {}
             for parameter in group["params"]:
@@ -59,15 +60,17 @@ class BatchedMuon(torch.optim.Optimizer):
             for shape, parameters in by_shape.items():
                 rate = group["lr"] * _RMS_OF_ADAMW * math.sqrt(max(shape))
                 updates = self._updates(parameters, group["momentum"])
-                torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, updates, alpha=-rate)
+                for parameter, update in zip(parameters, updates, strict=True):
+                    parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+                    parameter.add_(update, alpha=-rate)
 
     def _updates(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        nesterov: list[Tensor] = []
         for parameter in parameters:
-            if "momentum_buffer" not in self.state[parameter]:
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        buffers = [self.state[p]["momentum_buffer"] for p in parameters]
-        torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
-        nesterov = torch._foreach_lerp(gradients, buffers, momentum)
+            gradient, state = parameter.grad, self.state[parameter]
+            assert gradient is not None
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            state["momentum_buffer"].lerp_(gradient, 1.0 - momentum)
+            nesterov.append(gradient.lerp(state["momentum_buffer"], momentum))
         return list(orthogonalise(torch.stack(nesterov)).float().unbind(0))

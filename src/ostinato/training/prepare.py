@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class Prepared:
     validation: ClipSet
     digest: str
     codec_psnr_db: float
+    cpu_s: float  # what making them cost, once
 
 
 def prepare(
@@ -78,10 +80,12 @@ def prepare(
         ),
         digest=digest,
         codec_psnr_db=summary["codec_psnr_db"],
+        cpu_s=summary["prepare_cpu_s"],
     )
 
 
 def _make(config: TrainingConfig, folder: Path, digest: str, report: Callable[[str], None]) -> None:
+    start = time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
     data = config.data
     scenes = make_scenes(config.seed, world.Split.TRAIN, data.num_clips)
@@ -107,7 +111,11 @@ def _make(config: TrainingConfig, folder: Path, digest: str, report: Callable[[s
     }
     save_file(latents, folder / LATENTS)
     build_tokenizer(world.words()).save_pretrained(folder / TOKENIZER)
-    summary = {"data_digest": digest, "codec_psnr_db": quality}
+    summary = {
+        "data_digest": digest,
+        "codec_psnr_db": quality,
+        "prepare_cpu_s": round(time.process_time() - start, 1),
+    }
     partial = folder / f"{SUMMARY}.partial"
     partial.write_text(json.dumps(summary, indent=2) + "\n")
     os.replace(partial, folder / SUMMARY)  # last: its presence says that the rest is complete

@@ -66,14 +66,14 @@ def test_linear_part_is_centred_and_half_whitened() -> None:
     codec = PatchCodec(config)
     directions = torch.linalg.qr(torch.randn(768, 4, generator=generator)).Q.T
     stds = torch.tensor([8.0, 4.0, 2.0, 1.0])
-    patches = (torch.randn(20_000, 4, generator=generator) * stds) @ directions + 0.3
+    patches = (torch.randn(6_000, 4, generator=generator) * stds) @ directions + 0.3
     codec.fit_linear(patches)
     latents = codec.encode_patches(patches)
     assert latents.mean(0).abs().max() < 1e-4
     variances = latents.var(0)
     assert float(variances.mean()) == pytest.approx(1.0, rel=1e-3)
     # Half whitening: the variance of a channel is proportional to the std of its component.
-    assert torch.allclose(variances / variances[0], stds / stds[0], rtol=0.03)
+    assert torch.allclose(variances / variances[0], stds / stds[0], rtol=0.06)
     restored = latents @ codec.decode_weight.T + codec.patch_mean
     assert torch.allclose(restored, patches, atol=1e-3)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import nn
 from transformers import UMT5Config, UMT5EncoderModel
 
@@ -72,8 +72,9 @@ def _initialise(transformer: WanTransformer3DModel) -> None:
     nn.init.normal_(transformer.condition_embedder.time_proj.weight, std=0.02)
     nn.init.zeros_(transformer.condition_embedder.time_proj.bias)
     for block in transformer.blocks:
-        block.scale_shift_table.zero_()
-        block.scale_shift_table[:, (2, 5)] = INITIAL_GATE
+        table = block.get_parameter("scale_shift_table")
+        table.zero_()
+        table[:, (2, 5)] = INITIAL_GATE
     transformer.scale_shift_table.zero_()
     nn.init.zeros_(transformer.proj_out.weight)
     nn.init.zeros_(transformer.proj_out.bias)

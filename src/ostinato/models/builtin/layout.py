@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
@@ -67,9 +67,9 @@ def load_modules(folder: Path = WEIGHTS_FOLDER) -> BuiltinModules:
 
 def load_transformer(folder: Path) -> WanTransformer3DModel:
     """Load the transformer in float32; raises InvalidCheckpoint on any missing or extra key."""
-    transformer = WanTransformer3DModel.from_config(
-        WanTransformer3DModel.load_config(_existing(folder))
-    )
+    config = WanTransformer3DModel.load_config(_existing(folder))
+    transformer = WanTransformer3DModel.from_config(config)  # pyright: ignore[reportArgumentType]
+    assert isinstance(transformer, WanTransformer3DModel)
     _load_state(transformer, load_file(_existing(folder / TRANSFORMER_WEIGHTS)), folder)
     return transformer.eval().requires_grad_(False)
 

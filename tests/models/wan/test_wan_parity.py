@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 
 import ostinato
 from ostinato.api import Model
+from ostinato.card import ModelSource
 from ostinato.models.wan.components import WanVae
+from ostinato.models.wan.open import open_wan
 from ostinato.models.wan.oracle import OracleRun, WanOracle
 from ostinato.request import LatentPart
 from ostinato.runtime.output import Output
@@ -27,7 +30,7 @@ class Pair:
     """A served model and its oracle over one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.model: Model = ostinato.load(folder)
+        self.model = ostinato.load(folder)
         self.oracle = WanOracle(self.model.source)
 
     def both(self, prompt: str = PROMPT, **fields: object) -> tuple[Output, OracleRun]:
@@ -137,3 +140,41 @@ def test_float_pixels_are_the_librarys(pair: Pair) -> None:
         pixels = vae.pixels(out.latents)
     assert pixels.dtype == expected.pixels.dtype
     np.testing.assert_array_equal(pixels, expected.pixels)
+
+
+def test_bfloat16_is_the_librarys_too(tiny_wan_folder: Callable[[str], Path]) -> None:
+    source = open_wan(tiny_wan_folder(UNIPC))
+    card = source.card
+    variant = card.derive(
+        precision=dataclasses.replace(card.precision, weights="bfloat16"),
+        recipe=dataclasses.replace(card.recipe, assumes_precision="bfloat16"),
+    )
+    half = ModelSource(card=variant, folder=source.folder)
+    with Model(half) as model:
+        out = model.generate(PROMPT, outputs=("video", "latents"), **dict(SIZE))
+    assert out.provenance.precision == "bfloat16"
+    assert_equal(out, WanOracle(half).run(out.provenance.spec))
+
+
+def test_decoding_leaves_nothing_on_the_module(tiny_wan_folder: Callable[[str], Path]) -> None:
+    source = open_wan(tiny_wan_folder(UNIPC))
+    vae = WanVae.load(source.folder, source.card.component("vae"), source.card.precision)
+    latents = torch.randn(1, 16, 3, 4, 2, generator=torch.Generator().manual_seed(1))
+    before = dict(vars(vae.module))
+    with torch.no_grad():
+        frames = vae.decode(latents)["frames"]
+        with pytest.raises(RuntimeError):
+            vae.decode(latents[:, :8])
+        assert vars(vae.module) == before
+        expected = vae.module.decode(latents * vae_std(vae) + vae_mean(vae)).sample
+    assert frames.shape == (9, 32, 16, 3)
+    pixels = (expected[0].permute(1, 2, 3, 0) / 2 + 0.5).numpy()
+    assert np.abs(frames / 255 - pixels).max() < 1 / 255
+
+
+def vae_std(vae: WanVae) -> torch.Tensor:
+    return torch.tensor(vae.module.config["latents_std"]).view(1, -1, 1, 1, 1)
+
+
+def vae_mean(vae: WanVae) -> torch.Tensor:
+    return torch.tensor(vae.module.config["latents_mean"]).view(1, -1, 1, 1, 1)

@@ -18,7 +18,7 @@ import pytest
 from torch import nn
 
 from ostinato.errors import InvalidCheckpoint
-from ostinato.models.wan.layout import declare_text_encoder, declare_transformer, declare_vae
+from ostinato.models.wan.configs import declare_text_encoder, declare_transformer, declare_vae
 from ostinato.models.wan.open import open_wan
 
 # config.json of https://huggingface.co/Wan-AI/Wan2.1-T2V-{1.3B,14B}-Diffusers

@@ -1,7 +1,6 @@
 """The components of Wan 2.1: the library's own modules behind named operations.
 
-Invariant: an operation keeps nothing on its module, so requests may interleave at any call. Every
-parameter is moved to aligned memory at load, because float32 results depend on where weights lie.
+Invariant: an operation keeps nothing on its module, so requests may interleave at any call.
 """
 
 # B batch, C channel, T latent frame, H W latent, L token, D width
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, Self, TypeVar, cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -19,18 +18,17 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from diffusers.video_processor import VideoProcessor
 from numpy.typing import NDArray
-from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, UMT5EncoderModel
+from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
-from ostinato.backend.alignment import align_parameters
 from ostinato.card import ComponentSpec, PrecisionSpec
-from ostinato.errors import InvalidCheckpoint, InvalidPlan
+from ostinato.errors import InvalidPlan
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
 from ostinato.loop.sampling import LibrarySampler
-from ostinato.models.wan.layout import TOKENIZER, denoiser_facts, latent_facts, read_sampler
+from ostinato.models.wan.configs import denoiser_facts, latent_facts, read_sampler
+from ostinato.models.wan.layout import TOKENIZER
+from ostinato.models.wan.loading import load_module, load_tokenizer
 
 Op = Callable[..., Mapping[str, object]]
-M = TypeVar("M", bound=nn.Module)
 
 # WanPipeline's max_sequence_length: the prompt length that the published weights were made for.
 MAX_PROMPT_TOKENS = 512
@@ -51,8 +49,8 @@ class WanTextEncoder:
     @classmethod
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load the encoder in the card's precision, and the sibling tokenizer folder."""
-        encoder = _load(UMT5EncoderModel, folder / spec.subfolder, precision.weights)
-        return cls(encoder, _load_tokenizer(folder / TOKENIZER))
+        encoder = load_module(UMT5EncoderModel, folder / spec.subfolder, precision.weights)
+        return cls(encoder, load_tokenizer(folder / TOKENIZER))
 
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
@@ -101,7 +99,7 @@ class WanTransformer:
     @classmethod
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load in the card's precision; the library keeps norms and tables in float32."""
-        return cls(_load(WanTransformer3DModel, folder / spec.subfolder, precision.weights))
+        return cls(load_module(WanTransformer3DModel, folder / spec.subfolder, precision.weights))
 
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
@@ -143,7 +141,7 @@ class WanVae:
     @classmethod
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load in float32 whatever the card's precision, as the publisher serves it."""
-        return cls(_load(AutoencoderKLWan, folder / spec.subfolder, "float32"))
+        return cls(load_module(AutoencoderKLWan, folder / spec.subfolder, "float32"))
 
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
@@ -208,55 +206,3 @@ def _op(ops: Mapping[str, Op], name: str, component: object) -> Op:
     if name not in ops:
         raise InvalidPlan(f"{type(component).__name__} has no op {name!r}; valid: {sorted(ops)}")
     return ops[name]
-
-
-class _Pretrained(Protocol):
-    """What diffusers and transformers have in common."""
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: Path,
-        *,
-        dtype: torch.dtype,
-        use_safetensors: bool,
-        local_files_only: bool,
-        output_loading_info: bool,
-    ) -> tuple[nn.Module, Mapping[str, object]]: ...
-
-
-def _load(kind: type[M], folder: Path, dtype: str) -> M:
-    """Load a module of the library, aligned, for inference.
-
-    Raises InvalidCheckpoint for files that changed since they were checked, and for any weight
-    that the library would have made up.
-    """
-    pretrained = cast("type[_Pretrained]", kind)
-    try:
-        module, info = pretrained.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except Exception as error:
-        raise _unreadable(folder, error) from error
-    faults = {kind: names for kind, names in info.items() if names}
-    if faults:
-        raise InvalidCheckpoint(f"{folder} did not load as its configuration declares: {faults}")
-    assert isinstance(module, kind)
-    align_parameters(module)
-    return module.eval().requires_grad_(False)
-
-
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Load whatever tokenizer the folder configures; code from the folder is never run."""
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: Path, error: Exception) -> InvalidCheckpoint:
-    return InvalidCheckpoint(f"{folder} does not load: {type(error).__name__}: {error}")

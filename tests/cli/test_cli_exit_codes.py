@@ -32,6 +32,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "x", "--outputs", ","], "bad_input", "video, latents"),
         (["generate", "x", "--output", "x.avi"], "invalid_output", "'.avi'"),
         (["generate", "x", "--output", "absent/x.mp4"], "invalid_output", "'absent'"),
+        (["generate", "x", "--output", "x.gif", "--fps", "60"], "invalid_output", "at most 50"),
         (["generate", "x", "--output", "."], "invalid_output", "is a folder"),
         (["generate", "x", "--model", "no-such-model"], "unknown_model", "'no-such-model'"),
         (["inspect", "no-such-model"], "unknown_model", "'no-such-model'"),

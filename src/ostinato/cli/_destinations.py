@@ -24,14 +24,16 @@ def output_names(names: str) -> tuple[OutputName, ...]:
     return tuple(dict.fromkeys(OutputName(name) for name in found))
 
 
-def destinations(output: Path | None, prompt: str, names: str) -> Mapping[OutputName, Path]:
+def destinations(
+    output: Path | None, prompt: str, names: str, fps: float | None = None
+) -> Mapping[OutputName, Path]:
     """Decide where each output goes, in the order of `names`; raises BadInput or InvalidOutput."""
     outputs = output_names(names)
     wants_video = OutputName.VIDEO in outputs
     suffix = ".mp4" if wants_video else _LATENTS_SUFFIX
     base = output if output is not None else _free_name(slug(prompt), suffix)
     checked = {
-        OutputName.VIDEO: lambda: check_destination(base),
+        OutputName.VIDEO: lambda: check_destination(base, fps=fps),
         OutputName.LATENTS: lambda: check_destination(
             base.with_suffix(_LATENTS_SUFFIX) if wants_video else base,
             suffixes=(_LATENTS_SUFFIX,),

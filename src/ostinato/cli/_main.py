@@ -54,7 +54,7 @@ def _run(command: Command) -> CommandResult:
         case Generate():
             from ostinato.cli._destinations import destinations
 
-            files = destinations(command.output, command.prompt, command.outputs)
+            files = destinations(command.output, command.prompt, command.outputs, command.fps)
             from ostinato.cli._generate import generate
 
             return generate(command, files)

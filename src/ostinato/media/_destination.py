@@ -11,13 +11,17 @@ from pathlib import Path
 from ostinato.errors import InvalidOutput
 
 SUFFIXES = (".mp4", ".webm", ".gif", ".png")
+_GIF_MAX_FPS = 50.0  # GIF89a counts in 1/100 s, and players slow a delay below two down to ten
 
 
-def check_destination(path: str | Path, *, suffixes: tuple[str, ...] = SUFFIXES) -> Path:
+def check_destination(
+    path: str | Path, *, fps: float | None = None, suffixes: tuple[str, ...] = SUFFIXES
+) -> Path:
     """Return the path when a file can be written there.
 
-    Raises InvalidOutput for an unknown suffix, a folder that is missing or not writable, and a
-    path that is itself a folder. Nothing is created.
+    fps: frames per second, where they are known. Raises InvalidOutput for an unknown suffix, a
+    rate that the container cannot keep, a folder that is missing or not writable, and a path that
+    is itself a folder. Nothing is created.
     """
     target = Path(path)
     if target.is_dir():
@@ -25,6 +29,10 @@ def check_destination(path: str | Path, *, suffixes: tuple[str, ...] = SUFFIXES)
     if target.suffix.lower() not in suffixes:
         raise InvalidOutput(
             f"output {str(path)!r} ends in {target.suffix!r}; expected one of {', '.join(suffixes)}"
+        )
+    if target.suffix.lower() == ".gif" and fps is not None and fps > _GIF_MAX_FPS:
+        raise InvalidOutput(
+            f"fps is {fps:g}, but GIF plays at most {_GIF_MAX_FPS:g}; save .mp4 or .webm"
         )
     folder = target.parent
     if not folder.is_dir():

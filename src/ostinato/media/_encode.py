@@ -7,13 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import av.error
 import av.filter
 import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc, Interpolation
 from numpy.typing import NDArray
-
-from ostinato.errors import InvalidOutput
 
 Frames = NDArray[np.uint8]  # [T, H, W, 3]
 
@@ -21,7 +18,6 @@ Frames = NDArray[np.uint8]  # [T, H, W, 3]
 _X264 = (("crf", "14"), ("preset", "medium"))
 _VP9 = (("crf", "14"), ("b", "0"), ("deadline", "good"), ("cpu-used", "2"), ("row-mt", "1"))
 _GIF_TICK = Fraction(1, 100)  # the unit of frame delays in GIF89a
-_GIF_MAX_FPS = 50  # players slow a delay below two ticks down to ten
 _SHEET_MAX_FRAMES = 12
 _SHEET_COLUMNS = 4
 _SHEET_GAP = 4
@@ -103,10 +99,6 @@ def _yuv420(frame: Frames) -> av.VideoFrame:
 
 def _encode_gif(frames: Frames, rate: Fraction, path: Path) -> None:
     """One palette for the whole clip, so that still areas do not flicker."""
-    if rate > _GIF_MAX_FPS:
-        raise InvalidOutput(
-            f"fps is {float(rate):g}, but GIF plays at most {_GIF_MAX_FPS}; save .mp4 or .webm"
-        )
     height, width = frames.shape[1:3]
     graph = _palette_graph(width, height, rate)
     for index, frame in enumerate(frames):

@@ -44,7 +44,7 @@ class Video:
         file is replaced. Raises InvalidOutput, with nothing written, when the path or the clip
         does not fit the container.
         """
-        target = check_destination(path)
+        target = check_destination(path, fps=self.fps)
         if len(self.frames) == 0:
             raise InvalidOutput(f"a clip of 0 frames cannot be saved as {str(path)!r}")
         with replacing(target) as partial:

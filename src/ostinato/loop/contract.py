@@ -29,7 +29,7 @@ S = TypeVar("S")
 class Slots(Protocol):
     """The values a node may read: only those it declared."""
 
-    def __getitem__(self, name: str) -> object: ...
+    def __getitem__(self, name: str, /) -> object: ...
 
 
 class Ring(Protocol):

@@ -39,6 +39,8 @@ def shift_sigmas(sigmas: torch.Tensor, flow_shift: float) -> torch.Tensor:
 
 def flow_schedule(num_steps: int, flow_shift: float) -> Schedule:
     """Make `num_steps` evenly spaced sigmas from 1 to 0, shifted; computed in float64."""
+    assert num_steps >= 1, num_steps
+    assert flow_shift > 0, flow_shift
     sigmas = shift_sigmas(torch.linspace(1, 0, num_steps + 1, dtype=torch.float64), flow_shift)
     sigmas = sigmas.to(torch.float32)
     return Schedule(

@@ -30,4 +30,4 @@ def tiny_wan_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 @pytest.fixture(scope="session")
 def tiny_builtin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in the built-in model's layout with seeded random weights."""
-    return build_tiny_builtin(tmp_path_factory.mktemp("builtin") / "weights")
+    return build_tiny_builtin(tmp_path_factory.mktemp("tiny") / "builtin")

@@ -18,7 +18,7 @@ from ostinato.tasks import TaskType
 
 @pytest.fixture
 def copy(tiny_builtin_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_builtin_folder, tmp_path / "weights"))
+    return Path(shutil.copytree(tiny_builtin_folder, tmp_path / "builtin"))
 
 
 def test_families_have_unique_names_and_pipelines() -> None:
@@ -41,6 +41,11 @@ def test_the_builtin_card_round_trips(tiny_builtin_folder: Path) -> None:
     card = open_builtin(tiny_builtin_folder).card
     assert ModelCard.from_json(card.to_json()) == card
     assert card.defaults.task is TaskType.TEXT_TO_VIDEO
+
+
+def test_an_exported_folder_opens_under_its_own_name(tiny_builtin_folder: Path) -> None:
+    source = open_model(tiny_builtin_folder)
+    assert (source.card.family, source.card.model_id) == ("builtin", tiny_builtin_folder.name)
 
 
 def test_a_wan_folder_opens_by_its_pipeline(tiny_wan_folder: Callable[[str], Path]) -> None:
@@ -89,7 +94,7 @@ def test_a_file_is_no_model(tmp_path: Path) -> None:
 
 def test_a_pipeline_of_no_family_is_named(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text('{"_class_name": "SomePipeline"}')
-    with pytest.raises(UnknownModel, match=r"'SomePipeline'; served pipelines: WanPipeline"):
+    with pytest.raises(UnknownModel, match=r"'SomePipeline'; served .* OstinatoBuiltin, WanP"):
         open_model(tmp_path)
 
 

@@ -15,8 +15,8 @@ from ostinato.cli._arguments import Train
 from ostinato.cli._models import table
 from ostinato.cli._result import CommandResult
 from ostinato.env import Environment
-from ostinato.errors import BadInput
-from ostinato.training import run
+from ostinato.errors import BadInput, InvalidOutput
+from ostinato.training import export_weights, run
 from ostinato.training.config import TrainingConfig
 from ostinato.training.metrics import Metrics
 
@@ -32,6 +32,8 @@ def train(arguments: Train) -> CommandResult:
     name = arguments.recipe
     if name is None or name not in known:
         raise BadInput(_unknown(name, known))
+    if arguments.export_to is not None and arguments.export_to.exists():
+        raise InvalidOutput(f"--export-to is {str(arguments.export_to)!r}, which exists already")
     output_dir = arguments.output_dir or Environment.read().runs_dir / name
     run_dir = run(
         known[name](),
@@ -39,7 +41,11 @@ def train(arguments: Train) -> CommandResult:
         resume=not arguments.no_resume,
         on_metrics=None if arguments.quiet else _show,
     )
-    return CommandResult(text=str(run_dir), document={"recipe": name, "output_dir": str(run_dir)})
+    written = run_dir if arguments.export_to is None else arguments.export_to
+    if arguments.export_to is not None:
+        export_weights(run_dir, arguments.export_to)
+    document = {"recipe": name, "output_dir": str(run_dir), "weights": str(written)}
+    return CommandResult(text=str(written), document=document)
 
 
 def recipes() -> Mapping[str, Recipe]:

@@ -42,7 +42,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         name="builtin",
         summary="text to video, 64x64, trained on a procedural world; ships with the package",
-        pipelines=(),
+        pipelines=("OstinatoBuiltin",),
         open="ostinato.models.builtin.card:open_builtin",
         builtin="builtin",
         folder="ostinato.models.builtin.card:shipped_folder",

@@ -65,13 +65,17 @@ def open_builtin(folder: Path) -> ModelSource:
         _verify(folder, file)
     for component in (TRANSFORMER, TEXT_ENCODER, CODEC):
         read_headers(folder / component)
-    return ModelSource(card=builtin_card(provenance, files).require_valid(), folder=folder)
+    model_id = MODEL_ID if folder == WEIGHTS_FOLDER else ModelId(folder.resolve().name)
+    card = builtin_card(model_id, provenance, files)
+    return ModelSource(card=card.require_valid(), folder=folder)
 
 
-def builtin_card(provenance: Mapping[str, object], files: tuple[FileDigest, ...]) -> ModelCard:
+def builtin_card(
+    model_id: ModelId, provenance: Mapping[str, object], files: tuple[FileDigest, ...]
+) -> ModelCard:
     """Make the card of weights with this provenance."""
     return ModelCard(
-        model_id=MODEL_ID,
+        model_id=model_id,
         family="builtin",
         components=(
             _component("text_encoder", "BuiltinTextEncoder", "UMT5EncoderModel", ("encode",)),

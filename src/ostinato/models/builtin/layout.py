@@ -6,6 +6,7 @@ Weights are float16 safetensors on disk and float32 in memory; keys must match e
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ TRANSFORMER_WEIGHTS = "diffusion_pytorch_model.safetensors"
 TEXT_ENCODER_WEIGHTS = "model.safetensors"
 _TIED = "encoder.embed_tokens.weight"  # the same tensor as shared.weight; stored once
 PROVENANCE = "provenance.json"
+MODEL_INDEX, PIPELINE = "model_index.json", "OstinatoBuiltin"
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 
 
@@ -50,6 +52,7 @@ def save_modules(modules: BuiltinModules, folder: Path, dtype: torch.dtype) -> N
     _save_state(state, folder / TEXT_ENCODER / TEXT_ENCODER_WEIGHTS, dtype)
     modules.tokenizer.save_pretrained(folder / TOKENIZER)
     save_codec(modules.codec, folder / CODEC, dtype)
+    (folder / MODEL_INDEX).write_text(json.dumps({"_class_name": PIPELINE}, indent=2) + "\n")
 
 
 def load_modules(folder: Path = WEIGHTS_FOLDER) -> BuiltinModules:

@@ -83,6 +83,7 @@ def test_export_round_trips(whole_run: Path, tmp_path: Path) -> None:
     assert set(provenance["sha256"]) == {
         "codec/config.json",
         "codec/model.safetensors",
+        "model_index.json",
         "text_encoder/config.json",
         "text_encoder/model.safetensors",
         "tokenizer/tokenizer.json",

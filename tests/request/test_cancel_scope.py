@@ -83,11 +83,12 @@ def test_a_release_may_hold_and_close() -> None:
     def release() -> None:
         scope.hold(lambda: freed.append("inner"))
         scope.close()
-        freed.append("outer")
+        freed.append("closed" if scope.closed else "outer")
 
+    scope.hold(lambda: freed.append("first"))
     scope.hold(release)
     scope.close()
-    assert freed == ["inner", "outer"]
+    assert freed == ["inner", "outer", "first"]
 
 
 def test_cancel_is_a_flag_and_frees_nothing() -> None:

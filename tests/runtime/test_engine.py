@@ -306,6 +306,28 @@ def test_kernels_run_on_the_device_worker_only(engine: Engine, resident: Residen
     assert names == {"ostinato-device"}
 
 
+@pytest.mark.parametrize(("forced", "expected"), [(None, 1), ("2", 2)])
+def test_kernels_use_the_threads_of_the_card_or_of_the_environment(
+    tiny_builtin_folder: Path, monkeypatch: pytest.MonkeyPatch, forced: str | None, expected: int
+) -> None:
+    if forced is not None:
+        monkeypatch.setenv("OSTINATO_NUM_THREADS", forced)
+    before = torch.get_num_threads()
+    seen: set[int] = set()
+    with Engine() as engine:
+        component = engine.add(open_builtin(tiny_builtin_folder)).component("codec")
+        op = component.op("decode")
+
+        def recorded(**inputs: object) -> object:
+            seen.add(torch.get_num_threads())
+            return op(**inputs)
+
+        component._ops = {**component._ops, "decode": recorded}  # type: ignore[attr-defined]
+        engine.submit(request()).result()
+    torch.set_num_threads(before)
+    assert seen == {expected}
+
+
 def test_another_model_under_the_same_id_is_refused(
     engine: Engine, resident: ResidentModel, tiny_builtin_folder: Path
 ) -> None:

@@ -29,6 +29,8 @@ from ostinato.wire import canonical, decode, digest
 class ModelCard:
     """Everything the runtime knows of a model before a weight is loaded.
 
+    cpu_threads: threads that its kernels use on a CPU, None for the process's own number. Small
+    networks lose more to waiting for each other than they gain, above all on a busy machine.
     suites: evaluation suites by name, each an import string of a function that runs it.
     provenance: one sentence on where the weights came from (command, seed, data, commit).
     files: shipped files whose digests are verified when the model is opened.
@@ -45,6 +47,7 @@ class ModelCard:
     parity: ParitySpec
     precision: PrecisionSpec
     defaults: Defaults
+    cpu_threads: int | None = None
     suites: Mapping[str, str] = field(default_factory=dict[str, str])
     provenance: str = ""
     files: tuple[FileDigest, ...] = ()

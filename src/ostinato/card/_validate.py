@@ -204,6 +204,8 @@ def _default_errors(card: ModelCard) -> Iterator[str]:
 
 def _attachment_errors(card: ModelCard) -> Iterator[str]:
     """Check the suites and files that the card names."""
+    if card.cpu_threads is not None and card.cpu_threads < 1:
+        yield f"cpu_threads is {card.cpu_threads}; expected at least 1, or nothing"
     for name, suite in card.suites.items():
         yield from _import_string(suite, f"suite {name!r}")
     yield from _duplicates((file.path for file in card.files), "file")

@@ -40,9 +40,7 @@ class Engine:
 
     def __init__(self, policy: TurnPolicy | None = None) -> None:
         """Start the device worker; `policy` decides turns (round robin by default)."""
-        threads = Environment.read().num_threads
-        if threads is not None:
-            torch.set_num_threads(threads)
+        self._forced_threads = Environment.read().num_threads
         self._policy = policy or RoundRobin()
         self._models: dict[str, ResidentModel] = {}
         self._wake = threading.Condition()
@@ -147,6 +145,7 @@ class Engine:
 
     @torch.no_grad()
     def _work(self) -> None:
+        default_threads = torch.get_num_threads()
         active: dict[RequestId, RunningRequest] = {}
         for tick in itertools.count():
             with self._wake:
@@ -161,10 +160,15 @@ class Engine:
             if closing:
                 return
             if active:
-                self._tick(active, tick)
+                self._tick(active, tick, default_threads)
 
-    def _tick(self, active: dict[RequestId, RunningRequest], tick: int) -> None:
+    def _tick(
+        self, active: dict[RequestId, RunningRequest], tick: int, default_threads: int
+    ) -> None:
         ready = tuple(running.ready() for running in active.values())
         running = active[self._policy.choose(ready)]
+        threads = self._forced_threads or running.cpu_threads or default_threads
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
         if not running.turn(tick):
             del active[running.spec.request_id]

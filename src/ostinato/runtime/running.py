@@ -65,6 +65,11 @@ class RunningRequest:
         self._frames_told = 0
 
     @property
+    def cpu_threads(self) -> int | None:
+        """Threads that the model's card wants for its kernels."""
+        return self._model.card.cpu_threads
+
+    @property
     def device_s(self) -> float:
         """Device-seconds spent so far."""
         return sum(record.device_s for record in self._records)

@@ -133,6 +133,7 @@ def builtin_card(
             guidance_scale=2.0,
             flow_shift=FLOW_SHIFT,
         ),
+        cpu_threads=1,
         suites={"world": f"{_HERE}.evaluation:run_world_suite"},
         provenance=_sentence(provenance),
         files=files,

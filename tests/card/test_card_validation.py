@@ -140,6 +140,7 @@ CASES: dict[str, tuple[ModelCard, str]] = {
         dataclasses.replace(CARD, files=(FileDigest(path="x", sha256="b"),)),
         "expected 64 hex digits",
     ),
+    "cpu_threads": (dataclasses.replace(CARD, cpu_threads=0), "cpu_threads is 0"),
     "suite": (dataclasses.replace(CARD, suites={"world": "world"}), "suite 'world' is 'world'"),
 }
 

@@ -94,6 +94,7 @@ def sample_card() -> ModelCard:
             flow_shift=3.0,
             negative_prompt="blurred",
         ),
+        cpu_threads=2,
         suites={"world": "sample.evaluation:world"},
         provenance="made by hand",
         files=(FileDigest(path="transformer/config.json", sha256="b" * 64),),

@@ -168,7 +168,7 @@ def _component(name: str, adapter: str, class_name: str, ops: tuple[str, ...]) -
 def _sentence(provenance: Mapping[str, object]) -> str:
     return (
         f"`{provenance.get('command')}`, seed {provenance.get('seed')}, "
-        f"{provenance.get('steps')} steps in {provenance.get('cpu_s')} CPU-seconds, "
+        f"{provenance.get('steps')} steps in {provenance.get('train_cpu_s')} CPU-seconds, "
         f"data {provenance.get('data_digest')}, source commit {provenance.get('source_commit')}"
     )
 

@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +97,14 @@ def test_invalid_field_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def _ctrl_c() -> Iterator[None]:
+    """Let SIGINT interrupt, as in a terminal: a shell starts background jobs with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class _InterruptingStream(io.StringIO):
     """A stderr that behaves as if Ctrl-C were typed when the first progress line appears."""
 
@@ -107,6 +115,7 @@ class _InterruptingStream(io.StringIO):
         return written
 
 
+@pytest.mark.usefixtures("_ctrl_c")
 def test_interrupt_exits_130_and_writes_nothing(
     tiny: list[str],
     tmp_path: Path,
@@ -125,29 +134,52 @@ def test_interrupt_exits_130_and_writes_nothing(
 
 
 class _Recorder:
-    """A display that remembers, and types Ctrl-C at a given step."""
+    """A display that remembers, and fails in a given way at step 2."""
 
-    def __init__(self, interrupt_at: int | None = None) -> None:
+    def __init__(self, fail: Callable[[], object] | None = None) -> None:
         self.readings: list[Reading] = []
         self.notes: list[str] = []
-        self._interrupt_at = interrupt_at
+        self._fail = fail
 
     def show(self, reading: Reading) -> None:
         self.readings.append(reading)
-        if reading.step == self._interrupt_at:
-            signal.raise_signal(signal.SIGINT)
+        if reading.step == 2 and self._fail is not None:
+            self._fail()
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
 
-def test_interrupt_cancels_at_a_step_boundary(tiny: list[str]) -> None:
+def _type_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _lose_the_terminal() -> None:
+    raise BrokenPipeError
+
+
+def _exit() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.parametrize(
+    ("fail", "raised"),
+    [
+        (_type_ctrl_c, KeyboardInterrupt),
+        (_lose_the_terminal, BrokenPipeError),
+        (_exit, SystemExit),
+    ],
+)
+def test_whatever_ends_the_following_cancels_at_a_step_boundary(
+    tiny: list[str], fail: Callable[[], object], raised: type[BaseException]
+) -> None:
     with ostinato.load(tiny[1]) as model:
         handle = model.submit(
             "a red cat", height=32, width=32, num_frames=5, num_inference_steps=200
         )
-        with pytest.raises(KeyboardInterrupt):
-            follow(handle, _Recorder(interrupt_at=2))
+        with pytest.raises(raised):
+            follow(handle, _Recorder(fail))
         events = list(handle.events())
     assert isinstance(events[-1], Cancelled)
     done = [event for event in events if isinstance(event, Progress)]

@@ -50,8 +50,9 @@ def generate(arguments: Generate, files: Mapping[OutputName, Path]) -> CommandRe
 def follow(handle: Handle, display: Display) -> Output:
     """Show a request's events and return its result.
 
-    Ctrl-C cancels it: the step that runs ends first, what the request held is freed, and
-    KeyboardInterrupt goes on to the caller.
+    Whatever ends the following early, Ctrl-C or a display that cannot be written, cancels the
+    request: the step that runs ends first, what the request held is freed, and the exception goes
+    on to the caller.
     """
     chunks = 0
     try:
@@ -70,7 +71,7 @@ def follow(handle: Handle, display: Display) -> Output:
                         chunks=chunks,
                     )
                 )
-    except KeyboardInterrupt:
+    except BaseException:
         handle.cancel()
         for _ in handle.events():
             pass

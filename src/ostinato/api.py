@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from ostinato.card import ModelCard, ModelSource
+from ostinato.errors import UnknownField
 from ostinato.models.registry import open_model
 from ostinato.request import Request
 from ostinato.runtime import Engine as RuntimeEngine
@@ -33,6 +35,7 @@ class Model:
         self.source = source
         self._engine = engine
         self._owns_engine = engine is None
+        self._engine_lock = threading.Lock()
 
     @property
     def card(self) -> ModelCard:
@@ -47,13 +50,15 @@ class Model:
     @property
     def engine(self) -> Engine:
         """The engine that serves this model."""
-        if self._engine is None:
-            self._engine = Engine()
-        self._engine.add(self.source)
-        return self._engine
+        with self._engine_lock:
+            engine = self._engine = self._engine or Engine()
+        engine.add(self.source)
+        return engine
 
     def request(self, prompt: str, **fields: object) -> Request:
-        """Make a request to this model; raises UnknownField for a misspelt name."""
+        """Make a request to this model; raises UnknownField for a name that is not its to set."""
+        if "model" in fields:
+            raise UnknownField("the model of this request is the one it is asked of; leave it out")
         fields.setdefault("task", self.card.defaults.task)
         return Request.build(model=self.card.model_id, prompt=prompt, **fields)
 
@@ -62,14 +67,20 @@ class Model:
         return self.engine.submit(self.request(prompt, **fields))
 
     def generate(self, prompt: str, **fields: object) -> Output:
-        """Generate and wait; raises typed errors."""
-        return self.submit(prompt, **fields).result()
+        """Generate and wait; raises typed errors. An interrupted wait cancels the request."""
+        handle = self.submit(prompt, **fields)
+        try:
+            return handle.result()
+        except BaseException:
+            handle.cancel()
+            raise
 
     def close(self) -> None:
         """Stop the engine that this model started, and free its weights."""
-        if self._owns_engine and self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        with self._engine_lock:
+            engine, self._engine = self._engine, None
+        if self._owns_engine and engine is not None:
+            engine.close()
 
     def __enter__(self) -> Model:
         return self

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ostinato.errors import NonFinite
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.policies.guidance import Branch, GuidanceRule
 from ostinato.loop.sampling import Sampler, Schedule
@@ -69,6 +70,11 @@ class Trajectory:
         latents, memory = self.sampler.step(
             self.latents, prediction, sigma, sigma_next, self.memory
         )
+        if not bool(torch.isfinite(latents).all()):
+            raise NonFinite(
+                f"denoise step {self.step + 1} of {self.schedule.num_steps} left NaN or infinity "
+                f"in the latents (guidance_scale {guidance_scale:g}, sigma {sigma:g})"
+            )
         return replace(
             self,
             latents=latents,

@@ -70,14 +70,19 @@ class Handle:
             if isinstance(event, get_args(FinalEvent)):
                 return
 
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the end, whatever it is; raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._final() is not None, timeout_s):
+                raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
+
     def result(self, timeout_s: float | None = None) -> Output:
         """Wait for the end and return what was made.
 
         Raises the request's own typed error, RequestCancelled, or TimeoutError.
         """
+        self.wait(timeout_s)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._final() is not None, timeout_s):
-                raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
             final = self._final()
         if isinstance(final, Failed):
             raise final.error
@@ -131,4 +136,10 @@ class Handle:
         with self._changed:
             assert self._final() is None, "an event after the final one"
             self._events.append(make(self.request_id, len(self._events)))
+            if self._final() is not None:
+                self._wake = _asleep  # the engine is no longer needed by this handle
             self._changed.notify_all()
+
+
+def _asleep() -> None:
+    """Wake nobody: the request has ended."""

@@ -17,8 +17,10 @@ from ostinato.tasks import OutputName
 class Provenance:
     """How an output came to be; enough to make it again.
 
-    spec: the request with every default filled in. calls: executed calls by `component.op`.
-    device_s: device-seconds spent on its steps. load_s: seconds spent loading components for it.
+    spec: the request with every default filled in. cpu_threads: threads of its kernels; some of
+    them round differently at another count. calls: executed calls by `component.op`.
+    device_s: device-seconds spent on its steps, and by node. load_s: seconds spent loading
+    components for it.
     versions: library versions by name.
     """
 
@@ -27,8 +29,10 @@ class Provenance:
     spec: GenerationSpec
     precision: str
     determinism: str
+    cpu_threads: int
     calls: Mapping[str, int]
     device_s: float
+    device_s_by_node: Mapping[str, float]
     load_s: float
     versions: Mapping[str, str]
 

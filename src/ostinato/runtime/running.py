@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ostinato.errors import DeadlineExceeded, InternalError, NonFinite, OstinatoError
+from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
 from ostinato.loop.contract import Done, LoopContext, Ring
-from ostinato.loop.driver import run_plan
+from ostinato.loop.execute import commit, execute
 from ostinato.loop.noise import NoiseStream
 from ostinato.media import Video
 from ostinato.program import LoopNode, Node, Program, ProgramRun, ProgramState
@@ -23,8 +24,9 @@ from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output, Provenance
 from ostinato.runtime.policy import ReadyRequest
 from ostinato.runtime.resident import ResidentModel
+from ostinato.runtime.watch import require_finite
 from ostinato.tasks import OutputName
-from ostinato.work import WorkPlan, WorkRecord, WorkResult
+from ostinato.work import WorkPlan
 
 T = TypeVar("T")
 
@@ -36,6 +38,7 @@ class RunningRequest:
 
     def __init__(
         self,
+        *,
         model: ResidentModel,
         program: Program,
         spec: GenerationSpec,
@@ -46,33 +49,31 @@ class RunningRequest:
         arrival: int,
     ) -> None:
         """Select the least nodes; deadline is a `time.monotonic` instant."""
-        self._priority = priority
-        self._arrival = arrival
-        self._last_turn = -1
         self.spec = spec
         self.scope = scope
         self.handle = handle
         self._model = model
         self._program = program
         self._deadline = deadline
+        self._priority = priority
+        self._arrival = arrival
+        self._last_turn = -1
         nodes = program.select(spec.outputs, lambda node: model.loop(node.loop).reads(spec))
         self._run = ProgramRun(spec, nodes, model.loop, self._context)
         self._state: ProgramState | None = None
         self._total = sum(self._num_plans(nodes, node) for node in nodes)
-        self._records: list[WorkRecord] = []
-        self._advice: list[str] = []
+        self._num_done = 0
+        self._calls: Counter[str] = Counter()
+        self._device_s: dict[str, float] = {}
         self._load_s = 0.0
+        self._advice: list[str] = []
         self._frames_told = 0
+        self._num_threads = 0
 
     @property
     def cpu_threads(self) -> int | None:
         """Threads that the model's card wants for its kernels."""
         return self._model.card.cpu_threads
-
-    @property
-    def device_s(self) -> float:
-        """Device-seconds spent so far."""
-        return sum(record.device_s for record in self._records)
 
     def ready(self) -> ReadyRequest:
         """Describe the request's claim to the next turn."""
@@ -83,25 +84,27 @@ class RunningRequest:
             last_turn=self._last_turn,
         )
 
-    def turn(self, tick: int) -> bool:
+    def deadline_error(self, now: float) -> DeadlineExceeded | None:
+        """Return the failure of a request that has passed its deadline, None before it."""
+        if self._deadline is None or now <= self._deadline:
+            return None
+        return DeadlineExceeded(
+            f"request {self.spec.request_id} passed its deadline after {self._num_done} of "
+            f"{self._total} steps"
+        )
+
+    def turn(self, tick: int, num_threads: int) -> bool:
         """Run one plan; returns False once the request has ended, well or not.
 
-        Whatever a step raises is this request's failure and nobody else's.
+        Whatever a step raises, SystemExit included, is this request's failure and nobody else's.
         """
-        self._last_turn = tick
+        self._last_turn, self._num_threads = tick, num_threads
         try:
             if self._step():
                 return True
             output = self._output()
-        except OstinatoError as error:
-            self._end(self.handle.tell_failed, error)
-        except Exception as error:
-            wrapped = InternalError(
-                f"request {self.spec.request_id} failed at step {len(self._records)}: "
-                f"{type(error).__name__}: {error}"
-            )
-            wrapped.__cause__ = error
-            self._end(self.handle.tell_failed, wrapped)
+        except BaseException as error:
+            self.end_failed(self._typed(error))
         else:
             self._end(self.handle.tell_finished, output)
         return False
@@ -110,12 +113,29 @@ class RunningRequest:
         """Free everything and tell the caller that the request was cancelled."""
         self._end(lambda _: self.handle.tell_cancelled(), None)
 
+    def end_failed(self, error: OstinatoError) -> None:
+        """Free everything and tell the caller what went wrong."""
+        self._end(self.handle.tell_failed, error)
+
+    def _typed(self, error: BaseException) -> OstinatoError:
+        trace = "".join(traceback.format_exception(error))
+        _drop_frames(error)
+        if isinstance(error, OstinatoError):
+            return error
+        wrapped = InternalError(
+            f"request {self.spec.request_id} failed at step {self._num_done}: "
+            f"{type(error).__name__}: {error}"
+        )
+        wrapped.add_note(trace)
+        wrapped.__cause__ = error
+        return wrapped
+
     def _end(self, tell: Callable[[T], None], value: T) -> None:
         """Free what the request held, then tell: who hears of the end finds nothing held."""
         self._state = None
         try:
             self.scope.close()
-        except ExceptionGroup as group:
+        except BaseException as group:
             error = InternalError(f"request {self.spec.request_id}: {group}")
             error.__cause__ = group
             self.handle.tell_failed(error)
@@ -123,59 +143,44 @@ class RunningRequest:
         tell(value)
 
     def _step(self) -> bool:
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            raise DeadlineExceeded(
-                f"request {self.spec.request_id} passed its deadline after {len(self._records)} "
-                f"of {self._total} steps"
-            )
         if self._state is None:
             self.handle.tell_started()
-            self._state = self._run.init()
-        self._state = self._run.enter(self._state)
+            self._state = self._run.enter(self._run.init())
         plan = self._run.next(self._state)
-        if isinstance(plan, Done):
-            return False
-        self._execute(plan, self._run.node_name(self._state))
-        return True
+        assert not isinstance(plan, Done), "a finished request gets no turn"
+        self._state = self._run.enter(self._execute(self._state, plan))
+        return not isinstance(self._run.next(self._state), Done)
 
-    def _execute(self, plan: WorkPlan, node: str) -> None:
-        assert self._state is not None
+    def _execute(self, state: ProgramState, plan: WorkPlan) -> ProgramState:
+        node = self._run.node_name(state)
         self._load_s += self._model.load_s(tuple(call.component for call in plan.calls))
         started = time.perf_counter()
-        result = run_plan(plan, self._model.component, self._model.pages)
-        self._watch(result, node)
-        self._state = self._run.advance(self._state, result)
-        device_s = time.perf_counter() - started
-        calls = tuple((call.component, call.op) for call in plan.calls)
-        self._records.append(WorkRecord(kind=plan.kind, node=node, calls=calls, device_s=device_s))
-        for note in self._state.notes:
+        result = execute(plan, self._model.component, self._model.pages)
+        where = f"request {self.spec.request_id}: step {self._num_done + 1} of node {node!r}"
+        require_finite(result, where)
+        commit(plan, result, self._model.pages)
+        state = self._run.advance(state, result)
+        spent = time.perf_counter() - started
+        self._device_s[node] = self._device_s.get(node, 0.0) + spent
+        self._calls.update(f"{call.component}.{call.op}" for call in plan.calls)
+        self._num_done += 1
+        self._tell(state, node)
+        return state
+
+    def _tell(self, state: ProgramState, node: str) -> None:
+        for note in state.notes:
             if note not in self._advice:
                 self._advice.append(note)
                 self.handle.tell_advice(note)
-        self._tell_pieces(self._state)
-        self.handle.tell_progress(node, len(self._records), self._total, self.device_s)
-
-    def _watch(self, result: WorkResult, node: str) -> None:
-        """Fail this request alone when a step gave NaN or infinity."""
-        for call, outputs in result.outputs.items():
-            for name, value in outputs.items():
-                if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-                    continue
-                if not bool(torch.isfinite(value).all()):
-                    raise NonFinite(
-                        f"request {self.spec.request_id}: step {len(self._records)} of node "
-                        f"{node!r} gave NaN or infinity in {name!r} of call {call!r}"
-                    )
-
-    def _tell_pieces(self, state: ProgramState) -> None:
         slot = self._program.outputs.get(OutputName.VIDEO)
         for piece in state.fresh:
             if piece.slot != slot:
                 continue
-            whole = _frames(piece.value)
-            frames = whole[: self.spec.num_frames - self._frames_told]
+            frames = _frames(piece.value)[: self.spec.num_frames - self._frames_told]
             self._frames_told += len(frames)
-            self.handle.tell_chunk(OutputName.VIDEO.value, piece.index, frames)
+            self.handle.tell_chunk(OutputName.VIDEO.value, piece.index, _read_only(frames))
+        device_s = sum(self._device_s.values())
+        self.handle.tell_progress(node, self._num_done, self._total, device_s)
 
     def _num_plans(self, nodes: tuple[Node, ...], node: Node) -> int:
         """Count the plans of a node: a streaming one runs for each piece of what it reads."""
@@ -213,7 +218,6 @@ class RunningRequest:
         return Video(frames=_frames(value)[: self.spec.num_frames], fps=self.spec.fps)
 
     def _provenance(self) -> Provenance:
-        counts = Counter(f"{c}.{op}" for record in self._records for c, op in record.calls)
         card = self._model.card
         return Provenance(
             model_id=card.model_id,
@@ -221,17 +225,43 @@ class RunningRequest:
             spec=self.spec,
             precision=card.precision.weights,
             determinism=card.parity.output_determinism.value,
-            calls=dict(counts),
-            device_s=self.device_s,
+            cpu_threads=self._num_threads,
+            calls=dict(self._calls),
+            device_s=sum(self._device_s.values()),
+            device_s_by_node=dict(self._device_s),
             load_s=self._load_s,
-            versions={name: version(name) for name in _LIBRARIES},
+            versions={name: _version(name) for name in _LIBRARIES},
         )
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Forget the frames of a failure and of its causes.
+
+    They hold weights and states, which a handle that somebody keeps must not.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _frames(value: object) -> NDArray[np.uint8]:
     """Narrow a video slot; programs promise uint8 [T, H, W, 3] there."""
     assert hasattr(value, "__array__"), type(value)
     return cast("NDArray[np.uint8]", value)
+
+
+def _read_only(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a view that cannot be written: chunks and clip share their memory."""
+    view = frames.view()
+    view.flags.writeable = False
+    return view
 
 
 def _tensor(value: object) -> torch.Tensor:

@@ -1,0 +1,113 @@
+"""The device worker: the thread that runs every kernel of an engine, one turn after the other.
+
+It knows nothing of models or callers, only of running requests. Whatever happens - a policy that
+raises, a fault in our own code - every request gets a final event: nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import torch
+
+from ostinato.errors import EngineClosed, InternalError
+from ostinato.runtime.policy import TurnPolicy
+from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.threads import cpu_turn
+from ostinato.tasks import RequestId
+
+THREAD_NAME = "ostinato-device"
+Active = dict[RequestId, RunningRequest]
+
+
+class DeviceWorker:
+    """Owns the thread, the queue in front of it and the requests in turn."""
+
+    def __init__(self, policy: TurnPolicy, forced_threads: int | None) -> None:
+        """Start the thread; `forced_threads` overrides what cards say."""
+        self._policy = policy
+        self._forced_threads = forced_threads
+        self._wake = threading.Condition()
+        self._inbox: list[RunningRequest] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
+        self._thread.start()
+
+    @property
+    def closing(self) -> bool:
+        """Whether no request is taken any more."""
+        return self._closing
+
+    def put(self, running: RunningRequest) -> None:
+        """Queue a request; raises EngineClosed."""
+        with self._wake:
+            if self._closing:
+                raise EngineClosed("the engine is closed; make a new one")
+            self._inbox.append(running)
+            self._wake.notify()
+
+    def notify(self) -> None:
+        """Have the worker look at cancellations; never blocks on a running step."""
+        with self._wake:
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Cancel what runs, free everything, end the thread; safe to call twice."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @torch.no_grad()
+    def _work(self) -> None:
+        active: Active = {}
+        try:
+            self._serve(active)
+        except BaseException as error:
+            with self._wake:
+                self._closing = True
+                waiting, self._inbox = self._inbox, []
+            for running in (*active.values(), *waiting):
+                fault = InternalError(
+                    f"the engine's worker stopped: {type(error).__name__}: {error}"
+                )
+                fault.__cause__ = error
+                running.end_failed(fault)
+
+    def _serve(self, active: Active) -> None:
+        for tick in itertools.count():
+            with self._wake:
+                self._wake.wait_for(lambda: self._inbox or active or self._closing)
+                arrived, self._inbox = self._inbox, []
+                closing = self._closing
+            active.update((running.spec.request_id, running) for running in arrived)
+            self._sweep(active, closing=closing)
+            if closing:
+                return
+            if active:
+                self._tick(active, tick)
+
+    def _sweep(self, active: Active, *, closing: bool) -> None:
+        """End what was cancelled or has passed its deadline, whether or not it is its turn."""
+        now = time.monotonic()
+        for running in list(active.values()):
+            if closing or running.scope.cancelled:
+                del active[running.spec.request_id]
+                running.end_cancelled()
+            elif (late := running.deadline_error(now)) is not None:
+                del active[running.spec.request_id]
+                running.end_failed(late)
+
+    def _tick(self, active: Active, tick: int) -> None:
+        ready = tuple(running.ready() for running in active.values())
+        chosen = self._policy.choose(ready)
+        if chosen not in active:
+            raise InternalError(f"the policy chose {chosen!r}, which is not among the ready")
+        running = active[chosen]
+        with cpu_turn(self._forced_threads or running.cpu_threads) as threads:
+            more = running.turn(tick, threads)
+        if not more:
+            del active[chosen]

@@ -1,0 +1,32 @@
+"""The NaN watch: a step whose output is not finite fails its own request, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+
+from ostinato.errors import NonFinite
+from ostinato.work import WorkResult
+
+
+def require_finite(result: WorkResult, where: str) -> None:
+    """Look at every floating-point tensor of a result, those inside tuples too.
+
+    Raises NonFinite that names the call, the output and where the request was.
+    """
+    for call, outputs in result.outputs.items():
+        for name, value in outputs.items():
+            for path, tensor in _tensors(value, name):
+                if not bool(torch.isfinite(tensor).all()):
+                    raise NonFinite(f"{where} gave NaN or infinity in {path!r} of call {call!r}")
+
+
+def _tensors(value: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield path, value
+    elif isinstance(value, tuple):
+        for index, item in enumerate(cast("tuple[object, ...]", value)):
+            yield from _tensors(item, f"{path}[{index}]")

@@ -1,0 +1,372 @@
+"""What must hold when things go wrong around a request: nobody waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ostinato.api import Engine, Model
+from ostinato.card import ModelSource
+from ostinato.errors import (
+    DeadlineExceeded,
+    EngineClosed,
+    InternalError,
+    NonFinite,
+    RequestCancelled,
+    UnknownField,
+)
+from ostinato.models.builtin.card import open_builtin
+from ostinato.request import ChunkReady, Progress, Request
+from ostinato.runtime import Handle, ReadyRequest, ResidentModel
+from ostinato.runtime.core import THREAD_NAME
+from ostinato.tasks import RequestId
+
+PROMPT = "a red circle bouncing on a navy background"
+
+
+@pytest.fixture
+def source(tiny_builtin_folder: Path) -> ModelSource:
+    return open_builtin(tiny_builtin_folder)
+
+
+@pytest.fixture
+def engine(source: ModelSource) -> Iterator[Engine]:
+    with Engine() as engine:
+        engine.add(source)
+        yield engine
+
+
+def request(**fields: object) -> Request:
+    base = {"model": "builtin", "task": "text_to_video", "prompt": PROMPT, "seed": 1}
+    small = {"num_frames": 24, "num_inference_steps": 2}
+    return Request.build(**{**base, **small, **fields})
+
+
+def replace_op(resident: ResidentModel, component: str, name: str, op: object) -> None:
+    """Put an op in the place of a component's own."""
+    found = resident.component(component)
+    found._ops = {**found._ops, name: op}  # type: ignore[attr-defined]
+
+
+def num_workers() -> int:
+    return sum(thread.name == THREAD_NAME for thread in threading.enumerate())
+
+
+class Breaks:
+    """A policy with a fault, after some turns."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer, self.turns = answer, 0
+
+    def choose(self, ready: tuple[ReadyRequest, ...]) -> RequestId:
+        self.turns += 1
+        if self.turns < 4:
+            return ready[0].request_id
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return RequestId(str(self.answer))
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("no idea"), SystemExit(3), "nobody"])
+def test_a_faulty_policy_ends_every_request_and_the_engine(
+    source: ModelSource, answer: object
+) -> None:
+    with Engine(Breaks(answer)) as engine:
+        engine.add(source)
+        handles = [engine.submit(request(seed=seed)) for seed in range(3)]
+        for handle in handles:
+            with pytest.raises(InternalError, match="worker stopped"):
+                handle.result(timeout_s=30)
+        with pytest.raises(EngineClosed):
+            engine.submit(request())
+
+
+def test_system_exit_in_an_op_fails_that_request_alone(engine: Engine, source: ModelSource) -> None:
+    resident = engine.add(source)
+    decode = resident.component("codec").op("decode")
+
+    def leave(**inputs: object) -> object:
+        raise SystemExit(9)
+
+    replace_op(resident, "codec", "decode", leave)
+    with pytest.raises(InternalError, match="SystemExit"):
+        engine.submit(request()).result(timeout_s=30)
+    replace_op(resident, "codec", "decode", decode)
+    assert engine.submit(request()).result(timeout_s=30)
+
+
+def test_a_release_that_raises_is_told_and_the_engine_lives(
+    engine: Engine, source: ModelSource
+) -> None:
+    resident = engine.add(source)
+    close_ring = resident.pages.close_ring
+
+    def raising(ring: object) -> None:
+        close_ring(ring)  # type: ignore[arg-type]
+        raise SystemExit("released badly")
+
+    resident.pages.close_ring = raising  # type: ignore[method-assign]
+    with pytest.raises(InternalError, match="releas"):
+        engine.submit(request()).result(timeout_s=30)
+    resident.pages.close_ring = close_ring  # type: ignore[method-assign]
+    assert engine.submit(request()).result(timeout_s=30)
+
+
+def test_first_use_from_many_threads_makes_one_engine(source: ModelSource) -> None:
+    before = num_workers()
+    model, outputs, engines = Model(source), [], set()
+
+    def use() -> None:
+        engines.add(model.engine)
+        outputs.append(model.generate(PROMPT, num_frames=12, num_inference_steps=1))
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outputs) == 8
+    assert len(engines) == 1
+    engines.clear()
+    model.close()
+    assert num_workers() == before
+
+
+def test_a_chunk_cannot_be_used_to_change_the_clip(engine: Engine) -> None:
+    handle = engine.submit(request())
+    for event in handle.events():
+        if isinstance(event, ChunkReady):
+            with pytest.raises(ValueError, match="read-only"):
+                event.value[:] = 0  # type: ignore[index]
+    assert handle.result().video.frames.any()
+
+
+@pytest.mark.parametrize(
+    ("component", "op", "output"),
+    [("transformer", "encode_text", "text_kv"), ("transformer", "store", "layers")],
+)
+def test_nan_inside_tuples_is_seen_before_it_is_committed(
+    engine: Engine, source: ModelSource, component: str, op: str, output: str
+) -> None:
+    resident = engine.add(source)
+    found = resident.component(component).op(op)
+
+    def poisoned(**inputs: object) -> object:
+        layers = found(**inputs)[output]
+        spoilt = type(layers[0])(*(t * float("nan") for t in layers[0]))  # type: ignore[index]
+        return {output: (spoilt, *layers[1:])}  # type: ignore[index]
+
+    replace_op(resident, component, op, poisoned)
+    with pytest.raises(NonFinite, match=rf"{output}\[0\]"):
+        engine.submit(request()).result(timeout_s=30)
+
+
+def test_an_overflow_in_the_sampler_is_not_delivered(engine: Engine, source: ModelSource) -> None:
+    resident = engine.add(source)
+    predict = resident.component("transformer").op("predict")
+
+    def huge(**inputs: object) -> object:
+        return {"prediction": predict(**inputs)["prediction"].clamp(-1, 1) * 3e38}  # type: ignore[attr-defined]
+
+    replace_op(resident, "transformer", "predict", huge)
+    with pytest.raises(NonFinite, match="latents"):
+        engine.submit(request(guidance_scale=9.0, outputs=("latents",))).result(timeout_s=30)
+
+
+def test_what_a_model_returns_does_not_depend_on_who_ran_before(
+    engine: Engine, source: ModelSource
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        engine.submit(request()).result(timeout_s=30)
+        assert torch.get_num_threads() == 2
+        seen: list[int] = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert seen == [2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_provenance_names_the_threads(engine: Engine) -> None:
+    provenance = engine.submit(request()).result(timeout_s=30).provenance
+    assert provenance.cpu_threads == 1
+    assert set(provenance.device_s_by_node) == {
+        "encode_prompt",
+        "encode_negative",
+        "rollout",
+        "decode",
+    }
+    assert sum(provenance.device_s_by_node.values()) == pytest.approx(provenance.device_s)
+
+
+def test_a_starved_request_hears_of_its_deadline_in_time(engine: Engine) -> None:
+    busy = engine.submit(request(num_frames=9600, priority=1))
+    late = engine.submit(request(deadline_s=0.05))
+    with pytest.raises(DeadlineExceeded, match="after 0 of"):
+        late.result(timeout_s=10)
+    assert not busy.done
+    busy.cancel()
+
+
+def test_an_interrupted_wait_cancels(source: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    handles: list[Handle] = []
+
+    def interrupted(self: Handle, timeout_s: float | None = None) -> None:
+        if not handles:
+            handles.append(self)
+            raise KeyboardInterrupt
+        wait(self, timeout_s)
+
+    wait = Handle.wait
+    with Model(source) as model:
+        monkeypatch.setattr(Handle, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.generate(PROMPT, num_frames=9600)
+        with pytest.raises(RequestCancelled):
+            handles[0].result(timeout_s=10)
+        handles.clear()
+        with pytest.raises(KeyboardInterrupt):
+            model.engine.run([request(num_frames=9600)])
+        with pytest.raises(RequestCancelled):
+            handles[0].result(timeout_s=10)
+
+
+def test_run_cancels_the_others_when_one_is_refused(engine: Engine) -> None:
+    submitted: list[Handle] = []
+    submit = engine.submit
+
+    def recorded(asked: Request) -> Handle:
+        submitted.append(submit(asked))
+        return submitted[-1]
+
+    engine.submit = recorded  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="num_frames"):
+        engine.run([request(num_frames=57600), request(num_frames=-1)])
+    with pytest.raises(RequestCancelled):
+        submitted[0].result(timeout_s=10)
+
+
+def test_a_dropped_model_stops_its_worker_once_nothing_runs(source: ModelSource) -> None:
+    before = num_workers()
+    model = Model(source)
+    handle = model.submit(PROMPT, num_frames=24, num_inference_steps=1)
+    gone = weakref.ref(model.engine)
+    del model
+    assert handle.result(timeout_s=30).video.frames.shape[0] == 24
+    for _ in range(50):
+        gc.collect()
+        if gone() is None:
+            break
+        threading.Event().wait(0.02)
+    assert gone() is None
+    assert handle.result()
+    assert num_workers() == before
+
+
+def test_a_kept_handle_of_a_failed_request_keeps_no_weights(source: ModelSource) -> None:
+    engine = Engine()
+    resident = engine.add(source)
+
+    def faulty(**inputs: object) -> object:
+        raise RuntimeError("broken")
+
+    replace_op(resident, "codec", "decode", faulty)
+    handle = engine.submit(request())
+    with pytest.raises(InternalError) as caught:
+        handle.result(timeout_s=30)
+    assert "in faulty" in caught.value.__notes__[0], "the trace is told as text"
+    del caught
+    gone = weakref.ref(resident)
+    engine.close()
+    del engine, resident
+    gc.collect()
+    assert handle.done
+    assert gone() is None
+
+
+def test_a_closed_engine_says_so(source: ModelSource) -> None:
+    engine = Engine()
+    engine.add(source)
+    engine.close()
+    with pytest.raises(EngineClosed):
+        engine.submit(request())
+    with pytest.raises(EngineClosed):
+        engine.add(source)
+
+
+def test_the_same_card_in_another_folder_is_another_model(
+    engine: Engine, source: ModelSource, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="already serves"):
+        engine.add(ModelSource(card=source.card, folder=tmp_path))
+
+
+def test_several_threads_may_follow_one_request(engine: Engine) -> None:
+    handle = engine.submit(request(num_frames=48))
+    seen: list[list[int]] = []
+
+    def follow() -> None:
+        seen.append([event.sequence for event in handle.events(timeout_s=30)])
+
+    threads = [threading.Thread(target=follow) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(seen) == 4
+    assert all(sequence == seen[0] for sequence in seen)
+
+
+def test_advice_is_given_once(engine: Engine) -> None:
+    output = engine.submit(request(prompt="a red zebra", negative_prompt="a red zebra")).result(
+        timeout_s=30
+    )
+    assert len(output.advice) == 1
+
+
+@pytest.mark.parametrize("last", ["sys.exit(7)", "raise SystemExit(7)"])
+def test_leaving_the_interpreter_while_a_request_runs_is_clean(
+    tiny_builtin_folder: Path, last: str
+) -> None:
+    code = f"""
+import sys, ostinato
+model = ostinato.load({str(tiny_builtin_folder)!r})
+handle = model.submit({PROMPT!r}, num_frames=57600)
+next(e for e in handle.events() if type(e).__name__ == "Progress")
+{last}
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert "terminate" not in done.stderr
+
+
+def test_a_name_that_is_not_the_callers_is_refused(source: ModelSource) -> None:
+    with Model(source) as model, pytest.raises(UnknownField, match="leave it out"):
+        model.generate(PROMPT, model="wan")
+
+
+def test_progress_never_goes_back(engine: Engine) -> None:
+    handle = engine.submit(request(num_frames=48))
+    spent = [event.device_s for event in handle.events() if isinstance(event, Progress)]
+    assert np.all(np.diff(spent) > 0)

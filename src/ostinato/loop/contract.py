@@ -97,14 +97,6 @@ DONE = Done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopProgress:
-    """Steps done and steps in all."""
-
-    step: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Emission:
     """A finished piece of a slot, made available before the loop ends."""
 

@@ -8,7 +8,6 @@ from ostinato.work._plan import OutputOf as OutputOf
 from ostinato.work._plan import PageId as PageId
 from ostinato.work._plan import PageRef as PageRef
 from ostinato.work._plan import WorkPlan as WorkPlan
-from ostinato.work._plan import WorkRecord as WorkRecord
 from ostinato.work._plan import WorkResult as WorkResult
 from ostinato.work._plan import WorkUnitKind as WorkUnitKind
 from ostinato.work._plan import plain_tuple as plain_tuple

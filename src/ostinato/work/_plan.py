@@ -147,13 +147,3 @@ class WorkResult:
         except KeyError:
             valid = {c: sorted(o) for c, o in self.outputs.items()}
             raise InvalidPlan(f"no output {name!r} of call {call!r}; valid: {valid}") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRecord:
-    """A plan that was executed: what it was and the device-seconds it took."""
-
-    kind: WorkUnitKind
-    node: str
-    calls: tuple[tuple[str, str], ...]
-    device_s: float

@@ -56,9 +56,10 @@ class RolloutState:
     """Between two steps of a rollout.
 
     text_kv: per-layer cross-attention keys and values of all branches, None before the first
-    step. trajectory: the block being denoised, latents [1, C, F, H, W]; when it is done, only the
-    block's store pass is left. pages: page of each visible block, by block. finished: clean
-    blocks, the last one cut to what was asked for. fresh: the latest step finished a block.
+    step. first_frame: int64 scalar, the latent frame at which the block begins. trajectory: the
+    block being denoised, latents [1, C, F, H, W]; when it is done, only the block's store pass is
+    left. pages: page of each visible block, by block. finished: clean blocks, the last one cut to
+    what was asked for. fresh: the latest step finished a block.
     """
 
     spec: GenerationSpec
@@ -69,6 +70,7 @@ class RolloutState:
     prompt_embeds: tuple[torch.Tensor, ...]
     text_kv: object
     block: int
+    first_frame: torch.Tensor
     trajectory: Trajectory
     pages: Mapping[int, PageRef]
     finished: tuple[torch.Tensor, ...]
@@ -146,6 +148,7 @@ class ChunkRollout:
             prompt_embeds=tuple(as_tensor(slots[s], s) for b, s in EMBEDS_OF if b in order),
             text_kv=None,
             block=0,
+            first_frame=torch.tensor(0),
             trajectory=Trajectory.begin(
                 sampler, schedule, context.noise.normal(shape, "initial", 0), context.noise
             ),
@@ -164,7 +167,7 @@ class ChunkRollout:
         blocks = visible_blocks(self._context, state.block, window_blocks=self._window_blocks)
         inputs: dict[str, object] = {
             "latents": state.trajectory.latents,
-            "first_frame": torch.tensor(state.block * self._frames_per_block),
+            "first_frame": state.first_frame,
             "text_kv": state.text_kv,
             "context": CacheRef(pages=tuple(state.pages[block] for block in blocks)),
         }
@@ -239,6 +242,7 @@ class ChunkRollout:
         return replace(
             state,
             block=block,
+            first_frame=state.first_frame + self._frames_per_block,
             trajectory=Trajectory.begin(done.sampler, done.schedule, noise, state.noise, block),
             pages={b: page for b, page in state.pages.items() if b in seen},
         )

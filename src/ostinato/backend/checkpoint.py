@@ -27,6 +27,7 @@ _DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
     | {"BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
 )
 _WEIGHT_DTYPES = ("F32", "F16", "BF16", "F64")
+_MAX_SIZE = 2**63 - 1
 _LISTED = 5
 
 
@@ -47,7 +48,7 @@ def read_config(folder: Path, name: str = "config.json") -> Mapping[str, object]
         raise InvalidCheckpoint(
             f"{path} is missing; expected a diffusers-layout folder with this file"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict):
         raise InvalidCheckpoint(f"{path} holds a {type(config).__name__}, expected a JSON object")
@@ -80,38 +81,29 @@ def read_headers(folder: Path, stem: str | None = None) -> Mapping[str, TensorHe
 
 def read_header(path: Path) -> Mapping[str, TensorHeader]:
     """Parse one file's header and hold the file's size against it; raises InvalidCheckpoint."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        if len(prefix) < 8:
-            raise InvalidCheckpoint(f"{path} has {size} bytes; it is truncated or empty")
-        (length,) = struct.unpack("<Q", prefix)
-        if length > min(_MAX_HEADER_BYTES, size - 8):
-            raise InvalidCheckpoint(
-                f"{path} is truncated or no safetensors file: its header claims {length} bytes "
-                f"of a file of {size}"
-            )
-        raw = file.read(length)
     try:
-        entries = json.loads(raw)
-        entries.pop("__metadata__", None)
-        spans = sorted(tuple(map(int, entry["data_offsets"])) for entry in entries.values())
-        headers = {
-            name: TensorHeader(dtype=str(entry["dtype"]), shape=tuple(map(int, entry["shape"])))
-            for name, entry in entries.items()
+        size, raw = _raw_header(path)
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path} cannot be read: {error}") from error
+    try:
+        entries = json.loads(raw, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if not isinstance(entries, dict):
+            raise ValueError(f"it is a {type(entries).__name__}, expected an object")
+        placed = {
+            name: _placed(name, entry)
+            for name, entry in cast("dict[str, object]", entries).items()
+            if name != "__metadata__"
         }
-        lengths = {name: entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in
-                   entries.items()}  # fmt: skip
-    except (ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} has no readable safetensors header: {error}") from error
-    _require_packed(path, headers, lengths, spans)
-    end = spans[-1][1] if spans else 0
-    if size != 8 + length + end:
+    _require_packed(path, placed)
+    end = max((tensor.end for tensor in placed.values()), default=0)
+    if size != 8 + len(raw) + end:
         raise InvalidCheckpoint(
             f"{path} is truncated or damaged: {size} bytes, its header describes "
-            f"{8 + length + end}; download or copy it again"
+            f"{8 + len(raw) + end}; download or copy it again"
         )
-    return headers
+    return {name: tensor.header for name, tensor in placed.items()}
 
 
 def require_tensors(
@@ -152,22 +144,72 @@ def require_tensors(
         )
 
 
-def _require_packed(
-    path: Path,
-    headers: Mapping[str, TensorHeader],
-    lengths: Mapping[str, int],
-    spans: list[tuple[int, ...]],
-) -> None:
-    """Hold each tensor's place against its shape; the format allows neither holes nor overlap."""
-    for name, header in headers.items():
-        width = _DTYPE_BYTES.get(header.dtype)
-        if width is None or lengths[name] != width * math.prod(header.shape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A tensor and where its data lie, in bytes after the header."""
+
+    header: TensorHeader
+    begin: int
+    end: int
+
+
+def _raw_header(path: Path) -> tuple[int, bytes]:
+    """Return the file's size and the header's bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise InvalidCheckpoint(f"{path} has {size} bytes; it is truncated or empty")
+        (length,) = struct.unpack("<Q", prefix)
+        if length > min(_MAX_HEADER_BYTES, size - 8):
             raise InvalidCheckpoint(
-                f"{path}: tensor {name!r}, {header.dtype} {list(header.shape)}, has "
-                f"{lengths[name]} bytes; the file is damaged or its dtype is unknown"
+                f"{path} is truncated or no safetensors file: its header claims {length} bytes "
+                f"of a file of {size}"
+            )
+        return size, file.read(length)
+
+
+def _placed(name: str, entry: object) -> _Placed:
+    """Read one entry of a header; raises ValueError."""
+    fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+    dtype, shape = fields.get("dtype"), _sizes(fields.get("shape"))
+    offsets = _sizes(fields.get("data_offsets"))
+    if not isinstance(dtype, str) or shape is None or offsets is None or len(offsets) != 2:
+        raise ValueError(f"tensor {name[:80]!r} lacks a dtype, a shape or two data offsets")
+    return _Placed(header=TensorHeader(dtype=dtype, shape=shape), begin=offsets[0], end=offsets[1])
+
+
+def _sizes(value: object) -> tuple[int, ...] | None:
+    """Return a list of 63-bit whole numbers as a tuple, None for anything else."""
+    if not isinstance(value, list):
+        return None
+    items = cast("list[object]", value)
+    sizes = tuple(n for n in items if type(n) is int and 0 <= n <= _MAX_SIZE)
+    return sizes if len(sizes) == len(items) else None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _require_packed(path: Path, placed: Mapping[str, _Placed]) -> None:
+    """Hold each tensor's place against its shape; the format allows neither holes nor overlap."""
+    for name, tensor in placed.items():
+        width, length = _DTYPE_BYTES.get(tensor.header.dtype), tensor.end - tensor.begin
+        if width is None or length != width * math.prod(tensor.header.shape):
+            raise InvalidCheckpoint(
+                f"{path}: tensor {name!r}, {tensor.header.dtype} {list(tensor.header.shape)}, has "
+                f"{length} bytes; the file is damaged or its dtype is unknown"
             )
     end = 0
-    for begin, after in spans:
+    for begin, after in sorted((tensor.begin, tensor.end) for tensor in placed.values()):
         if begin != end:
             raise InvalidCheckpoint(f"{path} is damaged: its data has a hole or overlap at {end}")
         end = after

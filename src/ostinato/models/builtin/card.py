@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ostinato.backend.checkpoint import read_config, read_headers
 from ostinato.card import (
@@ -33,13 +33,18 @@ from ostinato.models.builtin.architecture import (
     FPS,
     WINDOW_CHUNKS,
 )
+from ostinato.models.builtin.codec import read_codec_config
 from ostinato.models.builtin.layout import (
     CODEC,
+    FILES,
     PROVENANCE,
     TEXT_ENCODER,
+    TOKENIZER,
     TRANSFORMER,
     WEIGHTS_FOLDER,
+    transformer_sizes,
 )
+from ostinato.models.builtin.text import load_tokenizer
 from ostinato.tasks import Modality, ModelId, OutputName, TaskType
 
 MODEL_ID = ModelId("builtin")
@@ -61,10 +66,14 @@ def open_builtin(folder: Path) -> ModelSource:
     """
     provenance = read_config(folder, PROVENANCE)
     files = _file_digests(provenance)
+    _require_listed(folder, files)
     for file in files:
         _verify(folder, file)
     for component in (TRANSFORMER, TEXT_ENCODER, CODEC):
         read_headers(folder / component)
+    transformer_sizes(folder / TRANSFORMER)
+    read_codec_config(folder / CODEC)
+    load_tokenizer(folder / TOKENIZER)
     model_id = MODEL_ID if folder == WEIGHTS_FOLDER else ModelId(folder.resolve().name)
     card = builtin_card(model_id, provenance, files)
     return ModelSource(card=card.require_valid(), folder=folder)
@@ -178,6 +187,26 @@ def _file_digests(provenance: Mapping[str, object]) -> tuple[FileDigest, ...]:
     if not isinstance(digests, dict) or not digests:
         raise InvalidCheckpoint(f"{PROVENANCE} lists no file digests; export the weights again")
     return tuple(FileDigest(path=str(p), sha256=str(d)) for p, d in sorted(digests.items()))
+
+
+def _require_listed(folder: Path, files: tuple[FileDigest, ...]) -> None:
+    """Let no file be read unverified, of those always there and of those a library would find."""
+    listed = {file.path for file in files}
+    stray = {
+        path.relative_to(folder).as_posix()
+        for component in (TRANSFORMER, TEXT_ENCODER, TOKENIZER, CODEC)
+        for path in (folder / component).rglob("*")
+        if path.is_file()
+    }
+    if unlisted := sorted((set(FILES) | stray) - listed):
+        raise InvalidCheckpoint(
+            f"{folder / PROVENANCE} lists no digest for {', '.join(unlisted)}; export the weights "
+            "again"
+        )
+    if foreign := sorted(
+        p for p in listed if PurePath(p).is_absolute() or ".." in PurePath(p).parts
+    ):
+        raise InvalidCheckpoint(f"{folder / PROVENANCE} lists files outside its folder: {foreign}")
 
 
 def _verify(folder: Path, file: FileDigest) -> None:

@@ -12,18 +12,24 @@ library may pick its kernel, and so its rounding, by the size of the batch.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ostinato.backend.alignment import align_parameters
+from ostinato.backend.checkpoint import read_config
+from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
 
 CODEC_WEIGHTS = "model.safetensors"
 CODEC_CONFIG = "config.json"
+# Sizes above this are no codec's; a wrong digit must not ask for all of the memory.
+_MAX_SIZE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,24 +144,44 @@ def save_codec(codec: PatchCodec, folder: Path, dtype: torch.dtype) -> None:
     save_file(state, folder / CODEC_WEIGHTS, metadata={"format": "pt"})
 
 
+def read_codec_config(folder: Path) -> CodecConfig:
+    """Read the sizes; every one must be stated. Raises InvalidCheckpoint."""
+    config = read_config(folder, CODEC_CONFIG)
+    names = {field.name for field in fields(CodecConfig)}
+    if set(config) != names:
+        raise InvalidCheckpoint(
+            f"{str(folder / CODEC_CONFIG)!r} has the keys {sorted(config)}, expected "
+            f"{sorted(names)}"
+        )
+    sizes = {name: size for name, size in config.items() if type(size) is int}
+    wrong = sorted(name for name in names if not 1 <= sizes.get(name, 0) <= _MAX_SIZE)
+    if wrong:
+        raise InvalidCheckpoint(
+            f"{str(folder / CODEC_CONFIG)!r}: {', '.join(wrong)} must be whole numbers from 1 to "
+            f"{_MAX_SIZE}"
+        )
+    return CodecConfig(**sizes)
+
+
 def load_codec(folder: Path) -> PatchCodec:
-    """Read a codec, upcast to float32, in evaluation mode.
+    """Read a codec, upcast to float32, in evaluation mode, its weights aligned.
 
     Raises InvalidCheckpoint when a file is missing or the keys do not match the configuration.
     """
-    config_file, weights_file = folder / CODEC_CONFIG, folder / CODEC_WEIGHTS
-    for file in (config_file, weights_file):
-        if not file.is_file():
-            raise InvalidCheckpoint(
-                f"{str(file)!r} is missing; expected a codec folder with {CODEC_CONFIG!r} and "
-                f"{CODEC_WEIGHTS!r}; export the weights again"
-            )
-    codec = PatchCodec(CodecConfig(**json.loads(config_file.read_text())))
-    state = {name: value.float() for name, value in load_file(weights_file).items()}
-    try:
-        codec.load_state_dict(state, strict=True)
-    except RuntimeError as error:
+    config, weights_file = read_codec_config(folder), folder / CODEC_WEIGHTS
+    if not weights_file.is_file():
         raise InvalidCheckpoint(
-            f"the weights in {str(weights_file)!r} do not fit {config_file.name!r}: {error}"
+            f"{str(weights_file)!r} is missing; expected a codec folder with {CODEC_CONFIG!r} and "
+            f"{CODEC_WEIGHTS!r}; export the weights again"
+        )
+    try:
+        with loading():
+            codec = PatchCodec(config)
+            state = {name: value.float() for name, value in load_file(weights_file).items()}
+        codec.load_state_dict(state, strict=True)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise InvalidCheckpoint(
+            f"the weights in {str(weights_file)!r} do not fit {CODEC_CONFIG!r}: {error}"
         ) from error
+    align_parameters(codec)
     return codec.eval().requires_grad_(False)

@@ -14,21 +14,19 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
-from ostinato.backend.alignment import align_parameters
-from ostinato.backend.checkpoint import read_config
 from ostinato.backend.nets.causal_wan import CausalWan, ContextKV, TextKV
 from ostinato.card import ComponentSpec, PrecisionSpec
-from ostinato.errors import InvalidPlan
+from ostinato.errors import InvalidCard, InvalidPlan
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
-from ostinato.models.builtin.codec import CodecConfig, PatchCodec, load_codec
+from ostinato.models.builtin.codec import PatchCodec, load_codec, read_codec_config
 from ostinato.models.builtin.layout import (
-    CODEC,
-    TEXT_ENCODER,
     TOKENIZER,
-    TRANSFORMER,
     load_text_encoder,
     load_transformer,
+    transformer_sizes,
 )
 from ostinato.models.builtin.prompt_words import unknown_words_advice
 from ostinato.models.builtin.text import encode_prompts, load_tokenizer
@@ -52,12 +50,11 @@ class _Ops:
 class BuiltinTextEncoder(_Ops):
     """Op `encode`: a prompt to embeddings [1, L, D], and advice on words it does not know."""
 
-    def __init__(self, folder: Path) -> None:
-        """Load tokenizer and encoder from below `folder`."""
+    def __init__(self, text_encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Take the live objects; weights aligned."""
         super().__init__({"encode": self.encode})
-        self.tokenizer = load_tokenizer(folder / TOKENIZER)
-        self.text_encoder = load_text_encoder(folder / TEXT_ENCODER)
-        align_parameters(self.text_encoder)
+        self.tokenizer = tokenizer
+        self.text_encoder = text_encoder
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
@@ -69,9 +66,10 @@ class BuiltinTextEncoder(_Ops):
     def load(
         cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
     ) -> BuiltinTextEncoder:
-        """Load in float32, the precision the card declares."""
-        del spec, precision
-        return cls(folder)
+        """Load the encoder and the sibling tokenizer; raises InvalidCard unless in float32."""
+        _require_float32(spec, precision)
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        return cls(load_text_encoder(folder / spec.subfolder), tokenizer)
 
     def encode(self, text: str) -> Mapping[str, object]:
         """Encode one prompt; the empty prompt is the unconditional branch."""
@@ -85,32 +83,26 @@ class BuiltinTextEncoder(_Ops):
 class BuiltinTransformer(_Ops):
     """The causal denoiser: ops `encode_text`, `predict`, `store`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Load the library's transformer from below `folder` and drive it causally."""
+    def __init__(self, transformer: WanTransformer3DModel) -> None:
+        """Drive the library's live transformer causally; weights aligned."""
         super().__init__(
             {"encode_text": self.encode_text, "predict": self.predict, "store": self.store}
         )
-        transformer = load_transformer(folder / TRANSFORMER)
-        align_parameters(transformer)
         self.network = CausalWan(transformer)
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
         """Read the channels and the patch size."""
-        config = read_config(folder / spec.subfolder)
-        channels, patch = config["in_channels"], config["patch_size"]
-        assert isinstance(channels, int)
-        assert isinstance(patch, list)
-        frames, height, width = (int(size) for size in patch)
-        return DenoiserFacts(in_channels=channels, patch_size=(frames, height, width))
+        channels, patch_size = transformer_sizes(folder / spec.subfolder)
+        return DenoiserFacts(in_channels=channels, patch_size=patch_size)
 
     @classmethod
     def load(
         cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
     ) -> BuiltinTransformer:
-        """Load in float32, the precision the card declares."""
-        del spec, precision
-        return cls(folder)
+        """Load the network; raises InvalidCard unless in float32."""
+        _require_float32(spec, precision)
+        return cls(load_transformer(folder / spec.subfolder))
 
     def encode_text(self, prompt_embeds: tuple[torch.Tensor, ...]) -> Mapping[str, object]:
         """Compute every layer's cross-attention K/V of all branches, once per request."""
@@ -137,7 +129,7 @@ class BuiltinTransformer(_Ops):
         context: tuple[ContextKV, ...] | None,
     ) -> Mapping[str, object]:
         """Compute a finished block's clean K/V: a pass at timestep 0 whose output is not used."""
-        clean = torch.zeros(())
+        clean = torch.zeros((), dtype=torch.float32)
         stacked, timesteps, positions = _branch_inputs(latents, clean, first_frame, text_kv)
         layers = self.network.forward_kv(stacked, timesteps, positions, text_kv, context)
         return {"layers": layers}
@@ -154,7 +146,7 @@ class BuiltinCodec(_Ops):
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> LatentFacts:
         """Read the strides."""
-        config = CodecConfig(**read_config(folder / spec.subfolder))  # type: ignore[arg-type]
+        config = read_codec_config(folder / spec.subfolder)
         return LatentFacts(
             temporal_stride=config.frames_per_latent,
             spatial_stride=config.patch_size,
@@ -163,11 +155,9 @@ class BuiltinCodec(_Ops):
 
     @classmethod
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> BuiltinCodec:
-        """Load in float32, the precision the card declares."""
-        del spec, precision
-        codec = load_codec(folder / CODEC)
-        align_parameters(codec)
-        return cls(codec)
+        """Load the codec; raises InvalidCard unless in float32."""
+        _require_float32(spec, precision)
+        return cls(load_codec(folder / spec.subfolder))
 
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
         """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3]."""
@@ -187,4 +177,13 @@ def _branch_inputs(
     num_branches, num_frames = text_kv[0].key.shape[0], latents.shape[2]
     stacked = latents.expand(num_branches, *latents.shape[1:])
     timesteps = timestep.float().expand(num_branches, num_frames)
-    return stacked, timesteps, torch.arange(num_frames) + first_frame
+    return stacked, timesteps, torch.arange(num_frames, dtype=torch.int64) + first_frame
+
+
+def _require_float32(spec: ComponentSpec, precision: PrecisionSpec) -> None:
+    """Refuse before any weight is read: these components have one precision, and it is exact."""
+    if (precision.weights, precision.latents) != ("float32", "float32"):
+        raise InvalidCard(
+            f"component {spec.name!r} serves weights and latents in float32 only; the card asks "
+            f"for {precision.weights!r} and {precision.latents!r}"
+        )

@@ -10,15 +10,27 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
+from ostinato.backend.alignment import align_parameters
+from ostinato.backend.checkpoint import read_config
+from ostinato.backend.declared import config_faults
+from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
-from ostinato.models.builtin.codec import PatchCodec, load_codec, save_codec
+from ostinato.models.builtin.codec import (
+    CODEC_CONFIG,
+    CODEC_WEIGHTS,
+    PatchCodec,
+    load_codec,
+    save_codec,
+)
 from ostinato.models.builtin.text import load_tokenizer
 
 TRANSFORMER, TEXT_ENCODER, TOKENIZER, CODEC = "transformer", "text_encoder", "tokenizer", "codec"
@@ -27,6 +39,18 @@ TEXT_ENCODER_WEIGHTS = "model.safetensors"
 _TIED = "encoder.embed_tokens.weight"  # the same tensor as shared.weight; stored once
 PROVENANCE = "provenance.json"
 MODEL_INDEX, PIPELINE = "model_index.json", "OstinatoBuiltin"
+# Every file that opening or loading reads, but the provenance, which is read for their digests.
+FILES = (
+    f"{CODEC}/{CODEC_CONFIG}",
+    f"{CODEC}/{CODEC_WEIGHTS}",
+    MODEL_INDEX,
+    f"{TEXT_ENCODER}/config.json",
+    f"{TEXT_ENCODER}/{TEXT_ENCODER_WEIGHTS}",
+    f"{TOKENIZER}/tokenizer.json",
+    f"{TOKENIZER}/tokenizer_config.json",
+    f"{TRANSFORMER}/config.json",
+    f"{TRANSFORMER}/{TRANSFORMER_WEIGHTS}",
+)
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 
 
@@ -70,17 +94,44 @@ def load_modules(folder: Path = WEIGHTS_FOLDER) -> BuiltinModules:
 
 def load_transformer(folder: Path) -> WanTransformer3DModel:
     """Load the transformer in float32; raises InvalidCheckpoint on any missing or extra key."""
-    config = WanTransformer3DModel.load_config(_existing(folder))
-    transformer = WanTransformer3DModel.from_config(config)  # pyright: ignore[reportArgumentType]
+    state = _read_state(_existing(folder) / TRANSFORMER_WEIGHTS)
+    try:
+        with loading():
+            config = WanTransformer3DModel.load_config(folder, local_files_only=True)
+            transformer = WanTransformer3DModel.from_config(config)  # pyright: ignore[reportArgumentType]
+    except Exception as error:
+        raise _does_not_build(folder, error) from error
     assert isinstance(transformer, WanTransformer3DModel)
-    _load_state(transformer, load_file(_existing(folder / TRANSFORMER_WEIGHTS)), folder)
+    _load_state(transformer, state, folder)
     return transformer.eval().requires_grad_(False)
+
+
+def transformer_sizes(folder: Path) -> tuple[int, tuple[int, int, int]]:
+    """Read in_channels and patch_size [T, H, W] of the configuration, or raise InvalidCheckpoint."""
+    config = read_config(folder)
+    faults = tuple(config_faults(WanTransformer3DModel, config))
+    channels, patch = config.get("in_channels"), config.get("patch_size")
+    if faults or not isinstance(channels, int) or not isinstance(patch, list):
+        told = "; ".join(faults) or "it lacks in_channels or patch_size"
+        raise InvalidCheckpoint(f"the configuration in {str(folder)!r} does not build: {told}")
+    sizes = cast("list[int]", patch)
+    if len(sizes) != 3 or min(channels, *sizes) < 1:
+        raise InvalidCheckpoint(
+            f"{str(folder)!r}: in_channels is {channels}, patch_size {sizes}; expected at least 1 "
+            "and three sizes of at least 1"
+        )
+    return channels, (sizes[0], sizes[1], sizes[2])
 
 
 def load_text_encoder(folder: Path) -> UMT5EncoderModel:
     """Load the text encoder in float32; raises InvalidCheckpoint on any missing or extra key."""
-    text_encoder = UMT5EncoderModel(UMT5Config.from_pretrained(_existing(folder)))
-    state = load_file(_existing(folder / TEXT_ENCODER_WEIGHTS))
+    state = _read_state(_existing(folder) / TEXT_ENCODER_WEIGHTS)
+    try:
+        with loading():
+            config = UMT5Config.from_pretrained(folder, local_files_only=True)
+            text_encoder = UMT5EncoderModel(config)
+    except Exception as error:
+        raise _does_not_build(folder, error) from error
     if "shared.weight" in state:
         state[_TIED] = state["shared.weight"]
     _load_state(text_encoder, state, folder)
@@ -92,6 +143,13 @@ def _save_state(state: Mapping[str, Tensor], file: Path, dtype: torch.dtype) -> 
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def _read_state(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(_existing(file))
+    except (OSError, SafetensorError) as error:
+        raise InvalidCheckpoint(f"{str(file)!r} cannot be read: {error}") from error
+
+
 def _load_state(module: nn.Module, state: Mapping[str, Tensor], folder: Path) -> None:
     try:
         module.load_state_dict(state, strict=True)  # copies, so float16 becomes float32
@@ -100,6 +158,13 @@ def _load_state(module: nn.Module, state: Mapping[str, Tensor], folder: Path) ->
             f"the weights in {str(folder)!r} do not match their configuration: {error}; expected "
             "every key exactly once"
         ) from error
+    align_parameters(module)
+
+
+def _does_not_build(folder: Path, error: Exception) -> InvalidCheckpoint:
+    return InvalidCheckpoint(
+        f"the configuration in {str(folder)!r} does not build: {type(error).__name__}: {error}"
+    )
 
 
 def _existing(path: Path) -> Path:

@@ -17,6 +17,9 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
+from ostinato.backend.loading import loading
+from ostinato.errors import InvalidCheckpoint
+
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # ids 0, 1, 2 as in T5
 MAX_PROMPT_TOKENS = 24
 
@@ -44,8 +47,23 @@ def build_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Read `tokenizer.json` and `tokenizer_config.json`."""
-    return PreTrainedTokenizerFast.from_pretrained(folder)
+    """Read `tokenizer.json` and `tokenizer_config.json`; raises InvalidCheckpoint."""
+    try:
+        with loading():
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:
+        raise InvalidCheckpoint(
+            f"the tokenizer in {str(folder)!r} does not load: {type(error).__name__}: {error}"
+        ) from error
+    lacking = [t for t in (PAD, END, UNKNOWN) if t not in tokenizer.get_vocab()]
+    if lacking or tokenizer.unk_token != UNKNOWN or tokenizer.pad_token != PAD:
+        raise InvalidCheckpoint(
+            f"the tokenizer in {str(folder)!r} lacks {lacking or 'its special tokens'}; expected "
+            f"a word list with {PAD}, {END} and {UNKNOWN}"
+        )
+    return tokenizer
 
 
 def tokenize(tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:

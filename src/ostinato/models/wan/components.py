@@ -160,8 +160,11 @@ class WanVae:
         """Undo the latent statistics; by two divisions, as WanPipeline does, for equal bits."""
         latents, config = latents.to(self.module.dtype), self.module.config
         shape = (1, config["z_dim"], 1, 1, 1)
-        mean = torch.tensor(config["latents_mean"]).view(shape).to(latents.device, latents.dtype)
-        std = torch.tensor(config["latents_std"]).view(shape).to(latents.device, latents.dtype)
+        # In float32 first, as WanPipeline does, whatever the process's default dtype is.
+        mean, std = (
+            torch.tensor(config[name], dtype=torch.float32).view(shape).to(latents)
+            for name in ("latents_mean", "latents_std")
+        )
         return latents / (1.0 / std) + mean
 
     def _decoded(self, latents: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ostinato.backend.alignment import align_parameters
+from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
 
 M = TypeVar("M", bound=nn.Module)
@@ -32,6 +33,7 @@ class _Pretrained(Protocol):
         use_safetensors: bool,
         local_files_only: bool,
         output_loading_info: bool,
+        trust_remote_code: bool,
     ) -> tuple[nn.Module, Mapping[str, object]]: ...
 
 
@@ -43,13 +45,15 @@ def load_module(kind: type[M], folder: Path, dtype: str) -> M:
     """
     pretrained = cast("type[_Pretrained]", kind)
     try:
-        module, info = pretrained.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with loading():
+            module, info = pretrained.from_pretrained(
+                folder,
+                dtype=getattr(torch, dtype),
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,
+            )
     except Exception as error:
         raise _unreadable(folder, error) from error
     faults = {kind: names for kind, names in info.items() if names}
@@ -63,7 +67,10 @@ def load_module(kind: type[M], folder: Path, dtype: str) -> M:
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Load whatever tokenizer the folder configures; code from the folder is never run."""
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        with loading():
+            return AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:
         raise _unreadable(folder, error) from error
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ostinato.backend.alignment import align_parameters
+from ostinato.backend.loading import loading
 from ostinato.card import ModelSource
 from ostinato.errors import InvalidRequest
 from ostinato.models.wan.layout import TEXT_ENCODER, TRANSFORMER, VAE
@@ -53,12 +54,14 @@ class WanOracle:
     def __init__(self, source: ModelSource) -> None:
         """Load the folder with the library at the card's precision."""
         weights = getattr(torch, source.card.precision.weights)
-        self.pipeline = WanPipeline.from_pretrained(
-            source.folder,
-            dtype={"default": weights, VAE: torch.float32},
-            use_safetensors=True,
-            local_files_only=True,
-        )
+        with loading():
+            self.pipeline = WanPipeline.from_pretrained(
+                source.folder,
+                dtype={"default": weights, VAE: torch.float32},
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
         self.pipeline.set_progress_bar_config(disable=True)
         self._counted: Mapping[str, nn.Module] = {
             name: getattr(self.pipeline, name) for name in (TEXT_ENCODER, TRANSFORMER)

@@ -6,14 +6,16 @@ import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from ostinato.card import ModelCard
 from ostinato.errors import InvalidRequest, RecipeMismatch, UnsupportedTask
 from ostinato.models.builtin.card import open_builtin
-from ostinato.request import ImagePart, LatentPart, Request
+from ostinato.request import GenerationSpec, ImagePart, LatentPart, Request
 from ostinato.runtime.resolve import resolve
-from ostinato.tasks import OutputName, RequestId, TaskType
+from ostinato.tasks import Modality, OutputName, RequestId, TaskType
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +30,9 @@ class Shaped:
         self.shape = shape
 
 
-def ask(card: ModelCard, **fields: object) -> None:
+def ask(card: ModelCard, **fields: object) -> GenerationSpec:
     base = {"model": card.model_id, "task": "text_to_video", "prompt": "a red circle"}
-    resolve(card, Request.build(**{**base, **fields}), RequestId("r1"))
+    return resolve(card, Request.build(**{**base, **fields}), RequestId("r1"))
 
 
 def test_defaults_are_filled_in_from_the_card(card: ModelCard) -> None:
@@ -44,8 +46,8 @@ def test_defaults_are_filled_in_from_the_card(card: ModelCard) -> None:
     assert spec.task is TaskType.TEXT_TO_VIDEO
 
 
-@pytest.mark.parametrize("task", ["image_to_video", "text_to_image", "make_coffee"])
-def test_a_task_that_the_card_does_not_list_is_refused(card: ModelCard, task: str) -> None:
+@pytest.mark.parametrize("task", ["image_to_video", "text_to_image", "make_coffee", 5, None])
+def test_a_task_that_the_card_does_not_list_is_refused(card: ModelCard, task: object) -> None:
     with pytest.raises(UnsupportedTask, match=r"serves: text_to_video"):
         ask(card, task=task)
 
@@ -80,6 +82,22 @@ def test_a_task_that_the_card_does_not_list_is_refused(card: ModelCard, task: st
         ("outputs", (), "empty"),
         ("outputs", ("hologram",), "'hologram'"),
         ("outputs", ("video", "video"), "repeats"),
+        ("outputs", (["video"],), "['video']"),
+        ("inputs", ("x",), "LatentPart"),
+        ("guidance_scale", 1001, "at most 1000"),
+        ("guidance_scale", True, "finite"),
+        ("flow_shift", 1e-4, "from 0.001 to 1000"),
+        ("flow_shift", 1e4, "from 0.001 to 1000"),
+        ("deadline_s", math.inf, "finite seconds"),
+        ("negative_prompt", 5, "expected words"),
+        ("negative_prompt", ["a"], "expected words"),
+        ("prompt", 5, "some words"),
+        ("prompt", "a \ud800", "UTF-8"),
+        ("negative_prompt", "\udfff", "UTF-8"),
+        ("prompt", "a" * 10_001, "at most 10000"),
+        ("sampler", ["euler"], "valid: euler, renoise"),
+        ("seed", np.bool_(True), "whole number"),
+        ("priority", 1.0, "whole number"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_what_to_do(
@@ -90,10 +108,108 @@ def test_a_value_out_of_range_is_named_with_what_to_do(
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("guidance_scale", "at most 1000"),
+        ("flow_shift", "from 0.001"),
+        ("deadline_s", "above 0"),
+        ("fps", "at most 240"),
+        ("seed", "from 0"),
+        ("height", "nearest: 64"),
+        ("num_inference_steps", "1 to 200"),
+    ],
+)
+def test_a_number_that_no_float_holds_or_that_cannot_be_printed_is_refused(
+    card: ModelCard, field: str, says: str, digits: int
+) -> None:
+    with pytest.raises(InvalidRequest, match=field) as caught:
+        ask(card, **{field: 10**digits})
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_all_errors_are_reported_at_once(card: ModelCard) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(card, height=17, num_frames=0, guidance_scale=math.nan)
     assert all(name in str(caught.value) for name in ("height", "num_frames", "guidance_scale"))
+
+
+def test_numpy_numbers_are_taken_and_become_plain_ones(card: ModelCard) -> None:
+    spec = ask(
+        card,
+        seed=np.int64(3),
+        num_frames=np.uint8(8),
+        num_inference_steps=np.int32(2),
+        fps=np.int16(24),
+        guidance_scale=np.float32(1.5),
+        flow_shift=np.float64(2.0),
+        priority=np.int8(1),
+        deadline_s=np.float16(4.0),
+    )
+    assert (spec.seed, spec.num_frames, spec.num_inference_steps) == (3, 8, 2)
+    assert (spec.fps, spec.guidance_scale, spec.flow_shift) == (24.0, 1.5, 2.0)
+    whole = (spec.seed, spec.num_frames, spec.num_inference_steps)
+    assert {type(value) for value in whole} == {int}
+    assert {type(value) for value in (spec.fps, spec.guidance_scale, spec.flow_shift)} == {float}
+
+
+@pytest.fixture
+def latent_card(card: ModelCard) -> ModelCard:
+    inputs = (*card.capabilities.inputs, Modality.LATENT)
+    return card.derive(capabilities=dataclasses.replace(card.capabilities, inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    "latents",
+    [
+        torch.ones(1, 2, 3, dtype=torch.float64),
+        torch.ones(1, 2, 3, dtype=torch.bfloat16, requires_grad=True),
+        torch.ones(1, 1, 1).expand(1, 2, 3),
+        np.ones((1, 2, 3), dtype=np.float16),
+        np.ones((1, 2, 3), dtype=">f4"),
+        np.ones((1, 2, 3), dtype=np.float32)[:, ::-1],
+    ],
+    ids=["float64", "grad", "expanded", "float16", "big-endian", "reversed"],
+)
+def test_initial_latents_are_copied(
+    latent_card: ModelCard, latents: torch.Tensor | np.ndarray
+) -> None:
+    taken = ask(latent_card, inputs=(LatentPart(latents=latents),)).initial_latents
+    assert isinstance(taken, torch.Tensor)
+    assert not taken.requires_grad
+    assert (taken.dtype, taken.is_contiguous()) == (torch.float32, True)
+    mine = latents.detach() if isinstance(latents, torch.Tensor) else latents
+    if not isinstance(mine, torch.Tensor) or mine.is_contiguous():
+        mine[:] = 0  # the caller goes on to use their own
+    assert torch.equal(taken, torch.ones(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "latents",
+    [
+        torch.ones(1, device="meta"),
+        torch.ones(2, 2).to_sparse(),
+        torch.ones(1, dtype=torch.int64),
+        torch.ones(1, dtype=torch.complex64),
+        torch.tensor([math.nan]),
+        torch.tensor([1e300], dtype=torch.float64),
+        np.array([np.inf]),
+        np.array([1e300]),
+        np.array(["a"]),
+        np.array([object()]),
+        np.ones(1, dtype=bool),
+        [1.0],
+        None,
+    ],
+)
+def test_initial_latents_without_finite_numbers_are_refused(
+    latent_card: ModelCard, latents: object
+) -> None:
+    part = LatentPart(latents=latents)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="initial latents"):
+        ask(latent_card, inputs=(part,))
 
 
 def test_inputs_of_an_unlisted_modality_are_refused(card: ModelCard) -> None:
@@ -136,6 +252,12 @@ def test_a_request_that_contradicts_the_recipe_is_refused(
 ) -> None:
     with pytest.raises(RecipeMismatch, match=field):
         ask(four_step(card), **{field: value})
+
+
+@pytest.mark.parametrize("field", ["num_inference_steps", "guidance_scale", "sampler"])
+def test_a_value_of_no_use_is_refused_where_the_recipe_pins_it(card: ModelCard, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        ask(four_step(card), **{field: np.zeros(2)})
 
 
 def test_a_request_that_repeats_the_recipe_is_served(card: ModelCard) -> None:

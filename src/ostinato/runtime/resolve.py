@@ -8,22 +8,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from ostinato.card import GuidanceForm, ModelCard
 from ostinato.errors import InvalidRequest, RecipeMismatch, UnsupportedTask
-from ostinato.request import GenerationSpec, LatentPart, Request
+from ostinato.request import (
+    GenerationSpec,
+    ImagePart,
+    LatentPart,
+    ModalPart,
+    Request,
+    TextPart,
+)
+from ostinato.runtime.latents import copied_latents
+from ostinato.runtime.plain import plain, shown
 from ostinato.tasks import ModelId, OutputName, RequestId, TaskType
 
 T = TypeVar("T")
 
 _MAX_SEED = 2**63 - 1
 _MAX_FPS = 240.0
+# Predictions are of order 10: scaled by this they stay within float16 (65504), and the difference
+# of two branches keeps digits in float32. No model is guided beyond a few tens.
+_MAX_GUIDANCE_SCALE = 1000.0
+# Further out, float32 no longer tells the sigmas of a schedule apart.
+_MIN_FLOW_SHIFT, _MAX_FLOW_SHIFT = 1e-3, 1e3
+# Far beyond what any text encoder reads, and short enough to clean and tokenize at once.
+_MAX_PROMPT_CHARS = 10_000
 
 
 def resolve(card: ModelCard, request: Request, request_id: RequestId) -> GenerationSpec:
     """Validate against the card; raises UnsupportedTask, RecipeMismatch or InvalidRequest."""
     task = _task(card, request)
+    request = plain(request)
     mismatches = tuple(_recipe_mismatches(card, request))
     if mismatches:
         raise RecipeMismatch(_listed(f"the recipe of {card.model_id!r} forbids this", mismatches))
@@ -32,6 +49,7 @@ def resolve(card: ModelCard, request: Request, request_id: RequestId) -> Generat
         raise InvalidRequest(_listed(f"the request to {card.model_id!r} is not valid", errors))
     defaults = card.defaults
     latents = [part.latents for part in request.inputs if isinstance(part, LatentPart)]
+    flow_shift = _given(request.flow_shift, defaults.flow_shift)
     return GenerationSpec(
         request_id=request_id,
         model=ModelId(request.model),
@@ -46,9 +64,9 @@ def resolve(card: ModelCard, request: Request, request_id: RequestId) -> Generat
         num_inference_steps=_given(request.num_inference_steps, defaults.num_inference_steps),
         guidance_scale=float(_given(request.guidance_scale, defaults.guidance_scale)),
         sampler=_given(request.sampler, card.capabilities.samplers[0]),
-        flow_shift=_given(request.flow_shift, defaults.flow_shift),
+        flow_shift=None if flow_shift is None else float(flow_shift),
         outputs=tuple(OutputName(name) for name in request.outputs),
-        initial_latents=latents[0] if latents else None,
+        initial_latents=copied_latents(latents[0]) if latents else None,
     )
 
 
@@ -62,9 +80,9 @@ def _listed(head: str, lines: tuple[str, ...]) -> str:
 
 def _task(card: ModelCard, request: Request) -> TaskType:
     served = [task.value for task in card.capabilities.tasks]
-    if request.task not in served:
+    if not _is_text(request.task) or request.task not in served:
         raise UnsupportedTask(
-            f"{card.model_id!r} does not serve task {str(request.task)!r}; it serves: "
+            f"{card.model_id!r} does not serve task {shown(request.task)}; it serves: "
             f"{', '.join(served)}"
         )
     return TaskType(request.task)
@@ -73,37 +91,59 @@ def _task(card: ModelCard, request: Request) -> TaskType:
 def _recipe_mismatches(card: ModelCard, request: Request) -> Iterator[str]:
     pinned = card.recipe.assumes_schedule
     steps = request.num_inference_steps
-    if pinned.num_inference_steps is not None and steps is not None:
+    if pinned.num_inference_steps is not None and _is_int(steps):
         allowed = pinned.num_inference_steps
         if steps not in allowed:
             wanted = " or ".join(map(str, allowed))
             yield (
-                f"num_inference_steps is {steps!r}, but these weights were made by "
+                f"num_inference_steps is {shown(steps)}, but these weights were made by "
                 f"{card.recipe.method!r} for {wanted}; leave it out"
             )
     for name in ("sampler", "guidance_scale", "flow_shift"):
         assumed, asked = getattr(pinned, name), getattr(request, name)
-        if assumed is not None and asked is not None and asked != assumed:
-            yield f"{name} is {asked!r}, but these weights assume {assumed!r}; leave it out"
+        if assumed is None or not (_is_text(asked) or _is_real(asked)):
+            continue  # not asked for, or no value at all: a field error
+        if asked != assumed:
+            yield f"{name} is {shown(asked)}, but these weights assume {assumed!r}; leave it out"
 
 
 def _field_errors(card: ModelCard, request: Request) -> Iterator[str]:
-    if not isinstance(request.prompt, str) or not request.prompt.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-        yield f"prompt is {request.prompt!r}; expected some words"
+    yield from _prompt_errors(card, request)
     yield from _size_errors(card, request)
     yield from _sampling_errors(card, request)
     yield from _input_errors(card, request)
+    yield from _output_errors(card, request)
     if not _is_int(request.seed) or not 0 <= request.seed <= _MAX_SEED:
-        yield f"seed is {request.seed!r}; expected a whole number from 0 to 2**63 - 1"
-    fps = request.fps
-    if fps is not None and not (_is_number(fps) and 0 < fps <= _MAX_FPS):
-        yield f"fps is {fps!r}; expected more than 0 and at most {_MAX_FPS:g}"
-    if request.deadline_s is not None and not (
-        _is_number(request.deadline_s) and request.deadline_s > 0
-    ):
-        yield f"deadline_s is {request.deadline_s!r}; expected seconds above 0"
+        yield f"seed is {shown(request.seed)}; expected a whole number from 0 to 2**63 - 1"
+    fps, deadline = request.fps, request.deadline_s
+    if fps is not None and not (_is_real(fps) and 0 < fps <= _MAX_FPS):
+        yield f"fps is {shown(fps)}; expected more than 0 and at most {_MAX_FPS:g}"
+    if deadline is not None and not (_is_real(deadline) and 0 < deadline < math.inf):
+        yield f"deadline_s is {shown(deadline)}; expected finite seconds above 0"
     if not _is_int(request.priority):
-        yield f"priority is {request.priority!r}; expected a whole number"
+        yield f"priority is {shown(request.priority)}; expected a whole number"
+
+
+def _prompt_errors(card: ModelCard, request: Request) -> Iterator[str]:
+    if not _is_text(request.prompt) or not request.prompt.strip():
+        yield f"prompt is {shown(request.prompt)}; expected some words"
+    negative = request.negative_prompt
+    if negative is not None and not _is_text(negative):
+        yield f"negative_prompt is {shown(negative)}; expected words"
+    elif negative and not card.capabilities.negative_prompt:
+        yield "negative_prompt is given, but this model has no second branch; leave it out"
+    for name, text in (("prompt", request.prompt), ("negative_prompt", negative)):
+        if _is_text(text):
+            yield from _text_errors(name, text)
+
+
+def _text_errors(name: str, text: str) -> Iterator[str]:
+    if len(text) > _MAX_PROMPT_CHARS:
+        yield f"{name} has {len(text)} characters; expected at most {_MAX_PROMPT_CHARS}"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        yield f"{name} has a lone surrogate at {error.start}; expected text that UTF-8 can encode"
 
 
 def _size_errors(card: ModelCard, request: Request) -> Iterator[str]:
@@ -112,48 +152,68 @@ def _size_errors(card: ModelCard, request: Request) -> Iterator[str]:
         if value is None:
             continue
         if not _is_int(value):
-            yield f"{name} is {value!r}; expected a whole number"
+            yield f"{name} is {shown(value)}; expected a whole number"
         elif not allowed.accepts(value):
             nearest = " or ".join(map(str, allowed.nearest(value)))
-            yield f"{name} is {value}; expected {allowed.describe()}; nearest: {nearest}"
+            yield f"{name} is {shown(value)}; expected {allowed.describe()}; nearest: {nearest}"
 
 
 def _sampling_errors(card: ModelCard, request: Request) -> Iterator[str]:
     caps = card.capabilities
     scale = request.guidance_scale
-    if scale is not None and not (_is_number(scale) and math.isfinite(scale) and scale >= 1.0):
-        yield f"guidance_scale is {scale!r}; expected a finite number of at least 1.0 (1.0: off)"
+    if scale is not None and not (_is_real(scale) and 1.0 <= scale <= _MAX_GUIDANCE_SCALE):
+        yield (
+            f"guidance_scale is {shown(scale)}; expected a finite number of at least 1.0 (off) "
+            f"and at most {_MAX_GUIDANCE_SCALE:g}"
+        )
     elif scale is not None and scale > 1.0 and caps.guidance is GuidanceForm.NONE:
         yield f"guidance_scale is {scale!r}, but this model runs without guidance; leave it out"
-    if request.sampler is not None and request.sampler not in caps.samplers:
-        yield f"sampler is {request.sampler!r}; valid: {', '.join(caps.samplers)}"
+    sampler = request.sampler
+    if sampler is not None and not (_is_text(sampler) and sampler in caps.samplers):
+        yield f"sampler is {shown(sampler)}; valid: {', '.join(caps.samplers)}"
     shift = request.flow_shift
-    if shift is not None and not (_is_number(shift) and math.isfinite(shift) and shift > 0):
-        yield f"flow_shift is {shift!r}; expected a finite number above 0"
-    if request.negative_prompt and not caps.negative_prompt:
-        yield "negative_prompt is given, but this model has no second branch; leave it out"
+    if shift is not None and not (_is_real(shift) and _MIN_FLOW_SHIFT <= shift <= _MAX_FLOW_SHIFT):
+        yield (
+            f"flow_shift is {shown(shift)}; expected a finite number above 0, "
+            f"from {_MIN_FLOW_SHIFT:g} to {_MAX_FLOW_SHIFT:g}"
+        )
 
 
 def _input_errors(card: ModelCard, request: Request) -> Iterator[str]:
     accepted = [modality.value for modality in card.capabilities.inputs]
     for part in request.parts():
-        if part.modality.value not in accepted:
+        if not _is_part(part):
+            yield f"inputs has {shown(part)}; expected parts such as LatentPart(latents=...)"
+        elif part.modality.value not in accepted:
             yield f"an input of modality {part.modality.value!r} is given; valid: {accepted}"
     if sum(isinstance(part, LatentPart) for part in request.inputs) > 1:
         yield "more than one initial latents are given; expected one"
+
+
+def _output_errors(card: ModelCard, request: Request) -> Iterator[str]:
     offered = [output.value for output in card.capabilities.outputs]
     if not request.outputs:
         yield f"outputs is empty; valid: {offered}"
+    names = [str(name) for name in request.outputs if _is_text(name)]
     for name in request.outputs:
-        if name not in offered:
-            yield f"outputs has {str(name)!r}; valid: {offered}"
-    if len(set(request.outputs)) != len(request.outputs):
-        yield f"outputs repeats a name: {[str(name) for name in request.outputs]}"
+        if not _is_text(name) or name not in offered:
+            yield f"outputs has {shown(name)}; valid: {offered}"
+    if len(set(names)) != len(names):
+        yield f"outputs repeats a name: {names}"
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_real(value: object) -> TypeGuard[float]:
+    """Tell whether `plain` made a float of it; not a bool, not beyond what a float holds."""
+    return isinstance(value, float)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def _is_part(value: object) -> TypeGuard[ModalPart]:
+    return isinstance(value, TextPart | ImagePart | LatentPart)

@@ -107,7 +107,7 @@ def load_transformer(folder: Path) -> WanTransformer3DModel:
 
 
 def transformer_sizes(folder: Path) -> tuple[int, tuple[int, int, int]]:
-    """Read in_channels and patch_size [T, H, W] of the configuration, or raise InvalidCheckpoint."""
+    """Read in_channels and patch_size [T,H,W] of a configuration; raises InvalidCheckpoint."""
     config = read_config(folder)
     faults = tuple(config_faults(WanTransformer3DModel, config))
     channels, patch = config.get("in_channels"), config.get("patch_size")

@@ -22,6 +22,12 @@ _MUTABLE_OTHERS = ("deque", "ContextVar", "Lock", "RLock", "Event", "Condition",
 _FORBIDDEN_IMPORTS = ("pickle", "cPickle", "dill", "joblib", "cloudpickle", "shelve", "marshal")
 _FORBIDDEN_CALLS = ("eval", "exec", "torch.load", "torch.save")
 
+# A lock is no state of ours: it guards a setting that a library keeps for the whole process.
+PROCESS_LOCKS = (
+    ("src/ostinato/backend/loading.py", "_LOCK", "libraries patch nn.Module while they load"),
+    ("src/ostinato/runtime/threads.py", "_CPU", "torch has one thread count a process"),
+)
+
 
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
@@ -131,7 +137,12 @@ def test_functions_fit_a_screen() -> None:
 
 
 def test_no_module_level_state() -> None:
-    assert _offenders(SOURCES, mutable_state) == {}
+    found = _offenders(SOURCES, mutable_state)
+    for name, lock, reason in PROCESS_LOCKS:
+        kept = [problem for problem in found.pop(name, []) if not problem.endswith(f": {lock}")]  # type: ignore[attr-defined]
+        assert reason
+        assert kept == []
+    assert found == {}
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:

@@ -82,6 +82,56 @@ def test_inconsistent_headers_are_refused(
         read_header(path)
 
 
+def placed(**changes: object) -> dict[str, object]:
+    return {"a": entry("F32", [1], 0, 4) | changes}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        json.dumps(placed(data_offsets=[0])),
+        json.dumps(placed(data_offsets=[0, 4, 9])),
+        json.dumps(placed(data_offsets=[0.0, 4.7])),
+        json.dumps(placed(data_offsets=[-4, 0])),
+        json.dumps(placed(data_offsets=[0, 4 + 2**63])),
+        json.dumps(placed(data_offsets="04")),
+        json.dumps(placed(shape=[-1, -1])),
+        json.dumps(placed(shape=[True])),
+        json.dumps(placed(shape=[1.0])),
+        json.dumps(placed(shape="1")),
+        json.dumps(placed(shape=None)),
+        json.dumps(placed(dtype=32)),
+        json.dumps(placed(data_offsets=[0, float("inf")])),
+        json.dumps(placed(shape=[float("nan")])),
+        json.dumps({"a": [1]}),
+        '{"a": {}, "a": {}}',
+        "[" * 200_000,
+        '{"a": ' + "9" * 5000 + "}",
+        "null",
+    ],
+    ids=lambda header: header[:60],
+)
+def test_a_header_of_wrong_types_is_refused(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + b"\0" * 4)
+    with pytest.raises(InvalidCheckpoint, match="no readable safetensors header"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("beyond", range(1, 9))
+def test_a_header_ends_within_its_file(tmp_path: Path, beyond: int) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 2 + beyond) + b"{}")
+    with pytest.raises(InvalidCheckpoint, match=f"claims {2 + beyond} bytes of a file of 10"):
+        read_header(path)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(InvalidCheckpoint, match="cannot be read"):
+        read_headers(tmp_path)
+
+
 def test_another_format_under_this_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"PK\x03\x04" + b"\xff" * 64)
@@ -141,7 +191,11 @@ def test_pickle_is_never_read(tmp_path: Path) -> None:
         read_headers(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '"x"'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '"x"', "[" * 200_000, '{"a": ' + "9" * 5000 + "}"],
+    ids=lambda text: text[:9],
+)
 def test_a_configuration_must_be_a_json_object(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InvalidCheckpoint, match=r"config\.json"):

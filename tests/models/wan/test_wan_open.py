@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -13,13 +14,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ostinato.backend.alignment import is_aligned
 from ostinato.card import ModelCard
 from ostinato.errors import InvalidCard, InvalidCheckpoint, OstinatoError, UnsafeCheckpoint
+from ostinato.models.wan.card import PRECISION
 from ostinato.models.wan.components import WanTextEncoder, WanTransformer, WanVae
+from ostinato.models.wan.configs import latent_facts
 from ostinato.models.wan.open import open_wan
 from ostinato.tasks import OutputName
 from support.tiny_wan import ROPE_POSITIONS
 
+ADAPTERS = {"text_encoder": WanTextEncoder, "transformer": WanTransformer, "vae": WanVae}
 UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
@@ -145,6 +150,88 @@ def test_configurations_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("path", "changes", "word"),
+    [
+        ("transformer", {"patch_size": None}, "patch_size is None"),
+        ("transformer", {"patch_size": "122"}, "patch_size"),
+        ("transformer", {"patch_size": [1, 0, 2]}, "patch_size"),
+        ("transformer", {"patch_size": [1, 2]}, "patch_size"),
+        ("transformer", {"in_channels": "16"}, "in_channels"),
+        ("transformer", {"in_channels": True}, "in_channels"),
+        ("transformer", {"in_channels": -16}, "in_channels"),
+        ("transformer", {"rope_max_seq_len": 32.0}, "rope_max_seq_len"),
+        ("transformer", {"eps": "small"}, "eps"),
+        ("transformer", {"eps": float("nan")}, "eps"),
+        ("transformer", {"text_dim": 10**30}, "text_dim"),
+        ("transformer", {"num_layers": 10**9}, "num_layers"),
+        ("vae", {"scale_factor_spatial": "8"}, "scale_factor_spatial"),
+        ("vae", {"scale_factor_spatial": 4}, "the layers have a stride of 8"),
+        ("vae", {"scale_factor_temporal": 2}, "the layers have a stride of 4"),
+        ("vae", {"scale_factor_temporal": None}, "scale_factor_temporal"),
+        ("vae", {"temperal_downsample": [True]}, "temperal_downsample"),
+        ("vae", {"temperal_downsample": [1, 1, 0]}, "temperal_downsample"),
+        ("vae", {"latents_mean": "x"}, "latents_mean"),
+        ("vae", {"latents_std": [0.0] * 16}, "latents_std"),
+        ("vae", {"latents_std": [float("nan")] * 16}, "latents_std"),
+        ("text_encoder", {"num_layers": 10**9}, "num_layers"),
+        ("text_encoder", {"d_model": "32"}, "d_model"),
+        ("scheduler", {"flow_shift": 0}, "flow shift"),
+        ("scheduler", {"flow_shift": -3}, "flow shift"),
+        ("scheduler", {"flow_shift": float("nan")}, "flow_shift"),
+        ("scheduler", {"final_sigmas_type": "zz"}, "final_sigmas_type"),
+        ("scheduler", {"timestep_spacing": "zz"}, "timestep_spacing"),
+        ("scheduler", {"num_train_timesteps": "x"}, "num_train_timesteps"),
+        ("scheduler", {"num_train_timesteps": 0}, "scheduler"),
+    ],
+)
+def test_a_setting_of_a_wrong_type_or_size_is_refused(
+    folder: Path, path: str, changes: dict[str, object], word: str
+) -> None:
+    name = "scheduler_config.json" if path == "scheduler" else "config.json"
+    edit(folder / path / name, **changes)
+    refused(folder, InvalidCheckpoint, word)
+
+
+@pytest.mark.parametrize("shift", [0, -3, float("nan"), "3"])
+def test_a_shift_of_the_euler_scheduler_is_checked(
+    tmp_path: Path, tiny_wan_folder: Callable[[str], Path], shift: object
+) -> None:
+    folder = Path(shutil.copytree(tiny_wan_folder(EULER), tmp_path / "wan"))
+    edit(folder / "scheduler" / "scheduler_config.json", shift=shift)
+    refused(folder, InvalidCheckpoint, "scheduler")
+
+
+def test_strides_are_those_of_the_layers(folder: Path) -> None:
+    path = folder / "vae" / "config.json"
+    config = json.loads(path.read_text())
+    del config["scale_factor_spatial"], config["scale_factor_temporal"]
+    path.write_text(json.dumps(config))
+    facts = latent_facts(folder / "vae")
+    assert (facts.spatial_stride, facts.temporal_stride) == (8, 4)
+    vae = WanVae.load(folder, open_wan(folder).card.component("vae"), PRECISION)
+    latents = torch.zeros(1, vae.module.config["z_dim"], 3, 2, 3)
+    assert vae.decode(latents)["frames"].shape == (1 + 2 * 4, 2 * 8, 3 * 8, 3)
+
+
+def test_loaded_weights_are_aligned(tiny_wan_folder: Callable[[str], Path]) -> None:
+    source = open_wan(tiny_wan_folder(UNIPC))
+    for name, adapter in ADAPTERS.items():
+        loaded = adapter.load(source.folder, source.card.component(name), source.card.precision)
+        assert all(is_aligned(p) for p in loaded.module.parameters()), name
+
+
+def test_code_in_the_tokenizers_folder_is_never_run(folder: Path) -> None:
+    mark = folder / "ran"
+    (folder / "tokenizer" / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass T: pass\n")
+    path = folder / "tokenizer" / "tokenizer_config.json"
+    edit(path, tokenizer_class="T", auto_map={"AutoTokenizer": ["evil.T", "evil.T"]})
+    card = open_wan(folder).card
+    with contextlib.suppress(InvalidCheckpoint):
+        WanTextEncoder.load(folder, card.component("text_encoder"), card.precision)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
     "path",
     [
         "model_index.json",
@@ -218,9 +305,8 @@ def test_precision_is_the_cards(tiny_wan_folder: Callable[[str], Path]) -> None:
         card.derive(precision=half)
     recipe = dataclasses.replace(card.recipe, assumes_precision="bfloat16")
     variant = card.derive(precision=half, recipe=recipe)
-    adapters = {"text_encoder": WanTextEncoder, "transformer": WanTransformer, "vae": WanVae}
     expected = {"text_encoder": "bfloat16", "transformer": "bfloat16", "vae": "float32"}
-    for name, adapter in adapters.items():
+    for name, adapter in ADAPTERS.items():
         loaded = adapter.load(source.folder, variant.component(name), variant.precision)
         assert loaded.module.dtype is getattr(torch, expected[name])
         assert not loaded.module.training

@@ -158,7 +158,7 @@ def _load_state(module: nn.Module, state: Mapping[str, Tensor], folder: Path) ->
             f"the weights in {str(folder)!r} do not match their configuration: {error}; expected "
             "every key exactly once"
         ) from error
-    align_parameters(module)
+    align_parameters(module)  # moves nothing while torch's own allocator made the copies
 
 
 def _does_not_build(folder: Path, error: Exception) -> InvalidCheckpoint:

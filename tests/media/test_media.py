@@ -34,7 +34,7 @@ def _psnr(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> float:
     return float(10 * np.log10(255**2 / max(error, 1e-12)))
 
 
-@pytest.mark.parametrize("fps", [8.0, 24.0, 30000 / 1001])
+@pytest.mark.parametrize("fps", [1 / 50, 8.0, 23.976, 24.0, 24000 / 1001, 30000 / 1001])
 @pytest.mark.parametrize("suffix", [".mp4", ".webm", ".gif", ".MP4"])
 def test_clip_reopens_with_the_same_frames(tmp_path: Path, suffix: str, fps: float) -> None:
     frames = _clip()
@@ -114,6 +114,44 @@ def test_gif_refuses_a_rate_that_players_do_not_keep(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("suffix", "fps"), [(".mp4", 0.0004), (".webm", 0.0009), (".gif", 0.0004), (".gif", 0.0015)]
+)
+def test_rate_too_slow_for_the_container_is_refused(
+    tmp_path: Path, suffix: str, fps: float
+) -> None:
+    path = tmp_path / f"slow{suffix}"
+    with pytest.raises(InvalidOutput, match="plays at least"):
+        check_destination(path, fps=fps)
+    with pytest.raises(InvalidOutput, match="plays at least"):
+        Video(frames=_clip(3), fps=fps).save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".webm"])
+def test_slowest_rate_is_kept(tmp_path: Path, suffix: str) -> None:
+    path = Video(frames=_clip(3), fps=1 / 1001).save(tmp_path / f"slow{suffix}")
+    assert decode(path).fps == pytest.approx(1 / 1001)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_layout_in_memory_does_not_matter(tmp_path: Path, suffix: str) -> None:
+    frames = _clip(6)[::-2, ::-1, ::2, ::-1]
+    assert not frames.flags.c_contiguous
+    strided = Video(frames=frames, fps=10).save(tmp_path / f"strided{suffix}")
+    packed = Video(frames=frames.copy(), fps=10).save(tmp_path / f"packed{suffix}")
+    assert np.array_equal(decode(strided).frames, decode(packed).frames)
+    if suffix != ".png":
+        assert _psnr(frames, decode(strided).frames) > 30
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_one_pixel(tmp_path: Path, suffix: str) -> None:
+    frames = np.full((1, 1, 1, 3), 90, np.uint8)
+    again = decode(Video(frames=frames, fps=24).save(tmp_path / f"pixel{suffix}")).frames
+    assert np.abs(again[:, :1, :1].astype(int) - 90).max() <= 3
+
+
 def test_png_is_a_sheet_of_evenly_spaced_frames(tmp_path: Path) -> None:
     frames = _clip(96, 32, 48)
     sheet = decode(Video(frames=frames, fps=24).save(tmp_path / "sheet.png")).frames[0]
@@ -132,6 +170,9 @@ def test_png_is_a_sheet_of_evenly_spaced_frames(tmp_path: Path) -> None:
         ("absent/clip.mp4", "does not exist"),
         ("folder.mp4", "is a folder"),
         ("file.txt/clip.mp4", "does not exist"),
+        ("x" * 300 + ".mp4", "cannot be a file"),
+        ("zero\0byte.mp4", "cannot be a file"),
+        ("~nosuchuser/clip.mp4", "does not exist"),
     ],
 )
 def test_bad_destination_is_refused_before_any_work(
@@ -152,6 +193,12 @@ def test_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(InvalidOutput, match="not writable"):
         check_destination(tmp_path / "clip.mp4")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that takes no file")
+def test_folder_that_takes_no_file_is_refused_even_to_root() -> None:
+    with pytest.raises(InvalidOutput, match="not writable"):
+        check_destination("/proc/clip.mp4")
 
 
 def test_clip_without_frames_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc, Interpolation
 from numpy.typing import NDArray
 
+from ostinato.media._destination import MAX_DENOMINATOR
+
 Frames = NDArray[np.uint8]  # [T, H, W, 3]
 
 # Visually lossless: on flat synthetic scenes the loss is that of 4:2:0 chroma, not of the codec.
@@ -25,7 +27,7 @@ _SHEET_GAP = 4
 
 def encode(frames: Frames, fps: float, path: Path, suffix: str) -> None:
     """Write at least one frame to `path` in the container that `suffix` names."""
-    rate = Fraction(fps).limit_denominator(1001)  # 1001: exact for NTSC rates
+    rate = Fraction(fps).limit_denominator(MAX_DENOMINATOR)
     if suffix == ".mp4":
         _encode_stream(_even(frames), rate, path, "mp4", "libx264", _X264)
     elif suffix == ".webm":

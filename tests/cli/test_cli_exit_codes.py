@@ -34,6 +34,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "x", "--output", "absent/x.mp4"], "invalid_output", "'absent'"),
         (["generate", "x", "--output", "x.gif", "--fps", "60"], "invalid_output", "at most 50"),
         (["generate", "x", "--output", "."], "invalid_output", "is a folder"),
+        (["generate", "x", "--output", "x.mp4", "--fps", "0.0004"], "invalid_output", "at least"),
+        (["generate", "x", "--output", "x" * 300 + ".mp4"], "invalid_output", "cannot be a file"),
+        (["generate", "x", "--output", "~nosuchuser/x.mp4"], "invalid_output", "does not exist"),
+        (["generate", "a \udcff cat"], "bad_usage", "not UTF-8"),
         (["generate", "x", "--model", "no-such-model"], "unknown_model", "'no-such-model'"),
         (["inspect", "no-such-model"], "unknown_model", "'no-such-model'"),
         (["train"], "bad_input", "builtin-base"),
@@ -81,6 +85,38 @@ def test_what_nobody_foresaw_exits_1_in_one_line(
     assert shown.err.startswith("error [internal]: NotADirectoryError")
     assert shown.err.endswith("run again with --debug for the traceback\n")
     assert json.loads(shown.out.splitlines()[-1])["error"]["code"] == "internal"
+
+
+@pytest.mark.parametrize("redirect", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("arguments", ["models --json", "models", "inspect no-such-model --json"])
+def test_stdout_that_takes_nothing_is_one_message(arguments: str, redirect: str) -> None:
+    command = f"{sys.executable} -m ostinato {arguments} {redirect}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == (2 if "no-such-model" in arguments else 1)
+    assert done.stderr.startswith("error [")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_stderr_keeps_stdout_clean() -> None:
+    command = f"{sys.executable} -m ostinato inspect no-such-model 2>&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_flags_behind_two_dashes_are_not_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "x", "--", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_exit_inside_a_command_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave() -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr("ostinato.cli._models.list_models", leave)
+    assert main(["models"]) == 1
+    assert capsys.readouterr().err.startswith("error [internal]: SystemExit: 0")
 
 
 def test_reader_that_leaves_is_no_error() -> None:

@@ -224,3 +224,16 @@ def test_destinations_keep_the_order_that_was_asked(
         (OutputName.VIDEO, Path("a.webm")),
     ]
     assert destinations(None, "x y", "latents") == {OutputName.LATENTS: Path("x-y.safetensors")}
+
+
+@pytest.mark.parametrize("taken", ["x-y.mp4", "x-y.safetensors"])
+def test_chosen_name_is_free_for_every_output(
+    taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(taken).touch()
+    for names in ("video,latents", "latents,video"):
+        assert destinations(None, "x y", names) == {
+            OutputName.VIDEO: Path("x-y-2.mp4"),
+            OutputName.LATENTS: Path("x-y-2.safetensors"),
+        }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ostinato.errors import BadInput
@@ -30,8 +31,10 @@ def destinations(
     """Decide where each output goes, in the order of `names`; raises BadInput or InvalidOutput."""
     outputs = output_names(names)
     wants_video = OutputName.VIDEO in outputs
-    suffix = ".mp4" if wants_video else _LATENTS_SUFFIX
-    base = output if output is not None else _free_name(slug(prompt), suffix)
+    suffixes = [".mp4" if name is OutputName.VIDEO else _LATENTS_SUFFIX for name in outputs]
+    base = output if output is not None else _free_name(slug(prompt), suffixes)
+    if output is None and wants_video:
+        base = base.with_suffix(".mp4")
     checked = {
         OutputName.VIDEO: lambda: check_destination(base, fps=fps),
         OutputName.LATENTS: lambda: check_destination(
@@ -53,10 +56,13 @@ def slug(prompt: str) -> str:
     return name or "clip"
 
 
-def _free_name(stem: str, suffix: str) -> Path:
-    """Return the first of stem, stem-2, stem-3... that names no file: nobody asked to replace."""
-    path, number = Path(stem + suffix), 1
-    while path.exists():
+def _free_name(stem: str, suffixes: Sequence[str]) -> Path:
+    """Return the first of stem, stem-2, stem-3... under which no suffix names a file.
+
+    Nobody asked to replace one. The path carries the first suffix.
+    """
+    name, number = stem, 1
+    while any(os.path.lexists(name + suffix) for suffix in suffixes):
         number += 1
-        path = Path(f"{stem}-{number}{suffix}")
-    return path
+        name = f"{stem}-{number}"
+    return Path(name + suffixes[0])

@@ -10,10 +10,12 @@ import torch
 
 from ostinato.api import Model, load
 from ostinato.backend.importing import load_object
+from ostinato.card import ModelCard
 from ostinato.cli._arguments import Eval
 from ostinato.cli._models import table
 from ostinato.cli._progress import Reading, hide_library_bars, progress_display
 from ostinato.cli._result import CommandResult
+from ostinato.env import Environment
 from ostinato.errors import BadInput
 from ostinato.report import Report
 
@@ -45,10 +47,15 @@ def evaluate(arguments: Eval) -> CommandResult:
             report = suite(
                 model,
                 arguments.prompts,
-                torch.get_num_threads(),
+                effective_threads(model.card),
                 lambda done, total: display.show(Reading(step=done, total=total, unit="clip")),
             )
     return report_result(report)
+
+
+def effective_threads(card: ModelCard) -> int:
+    """Return how many CPU threads the engine gives this model, by the engine's own order."""
+    return Environment.read().num_threads or card.cpu_threads or torch.get_num_threads()
 
 
 def report_result(report: Report) -> CommandResult:

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import TextIO
 
 from ostinato.cli._arguments import Command, Eval, Generate, Inspect, Models, Train
 from ostinato.cli._parse import parse
@@ -20,18 +21,19 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    as_json, debug = "--json" in arguments, "--debug" in arguments
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json, debug = "--json" in flags, "--debug" in flags
     if arguments == ["--version"]:
         print(f"ostinato {version('ostinato')}")
         return 0
     try:
-        result = _run(parse(arguments))
+        command = _parse_or_help(arguments)
+        if command is None:
+            return 0
+        result = _run(command)
         _print_result(result, as_json=as_json)
-    except SystemExit:  # help was asked for and printed
-        return 0
-    except BrokenPipeError:
-        # Whoever read our output left; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output left
+        _abandon(sys.stdout)
         return 1
     except KeyboardInterrupt:
         return _fail(RequestCancelled.code, "interrupted", INTERRUPTED, as_json=as_json)
@@ -39,13 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return _fail(error.code, str(error), error.exit_code, as_json=as_json)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # what a command calls must not end us as if done
         if debug:
             traceback.print_exc()
         hint = "" if debug else "; run again with --debug for the traceback"
         message = f"{type(error).__name__}: {error}{hint}"
         return _fail(OstinatoError.code, message, OstinatoError.exit_code, as_json=as_json)
     return result.exit_code
+
+
+def _parse_or_help(arguments: Sequence[str]) -> Command | None:
+    """Parse; None when help was asked for and printed."""
+    try:
+        return parse(arguments)
+    except SystemExit:
+        return None
 
 
 def _run(command: Command) -> CommandResult:
@@ -77,6 +87,8 @@ def _run(command: Command) -> CommandResult:
 
 
 def _print_result(result: CommandResult, *, as_json: bool) -> None:
+    if _is_closed(sys.stdout):
+        raise OSError("stdout is closed, so the result cannot be shown")
     if result.text:
         print(result.text)
     if as_json:
@@ -85,7 +97,28 @@ def _print_result(result: CommandResult, *, as_json: bool) -> None:
 
 
 def _fail(code: str, message: str, exit_code: int, *, as_json: bool) -> int:
-    print(f"error [{code}]: {message}", file=sys.stderr)
+    _say(f"error [{code}]: {message}", sys.stderr)
     if as_json:
-        print(encode({"error": {"code": code, "message": message}}).decode(), flush=True)
+        _say(encode({"error": {"code": code, "message": message}}).decode(), sys.stdout)
     return exit_code
+
+
+def _say(text: str, stream: TextIO) -> None:
+    """Print where that is possible: a report of a failure must not itself be one."""
+    if _is_closed(stream):
+        return
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        _abandon(stream)
+
+
+def _is_closed(stream: TextIO | None) -> bool:
+    """Python starts with None for a stream whose descriptor is closed."""
+    return stream is None
+
+
+def _abandon(stream: TextIO) -> None:
+    """Send what is still buffered nowhere: Python would complain when it flushes at exit."""
+    if not _is_closed(stream):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

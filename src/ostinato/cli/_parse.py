@@ -20,6 +20,7 @@ DESCRIPTION = (
 
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # how Python stores bytes that are not UTF-8
 _BOX = " \u2502\u2500\u256d\u256e\u256f\u2570"  # spaces and the drawing characters of the frame
 
 
@@ -31,6 +32,9 @@ class BadUsage(BadInput):
 
 def parse(argv: Sequence[str]) -> Command:
     """Parse; raises BadUsage, and SystemExit(0) after help was printed."""
+    for argument in argv:
+        if _SURROGATE.search(argument):
+            raise BadUsage(f"argument {argument!r} is not UTF-8 text; type it in UTF-8")
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
 import ostinato
 from ostinato.backend.alignment import is_aligned
@@ -32,6 +33,7 @@ from ostinato.models.builtin.layout import (
     TRANSFORMER,
     WEIGHTS_FOLDER,
     load_modules,
+    load_transformer,
 )
 
 ADAPTERS = {
@@ -151,6 +153,25 @@ def test_loaded_weights_are_aligned(tiny_builtin_folder: Path) -> None:
     for module in (modules.transformer, modules.text_encoder, modules.codec):
         assert all(is_aligned(t) for t in (*module.parameters(), *module.buffers()))
         assert {p.dtype for p in module.parameters()} == {torch.float32}
+
+
+def test_weights_that_an_allocator_left_askew_are_aligned(
+    tiny_builtin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = WanTransformer3DModel.from_config
+
+    def build_askew(config: dict[str, object]) -> WanTransformer3DModel:
+        transformer = build(config)
+        assert isinstance(transformer, WanTransformer3DModel)
+        for parameter in transformer.parameters():
+            storage = torch.empty(parameter.numel() + 1)
+            parameter.data = storage[1:].view(parameter.shape).copy_(parameter.data)
+        assert not any(is_aligned(p) for p in transformer.parameters())
+        return transformer
+
+    monkeypatch.setattr(WanTransformer3DModel, "from_config", build_askew)
+    transformer = load_transformer(tiny_builtin_folder / TRANSFORMER)
+    assert all(is_aligned(p) for p in transformer.parameters())
 
 
 def test_pixels_are_rounded_not_cut() -> None:

@@ -75,7 +75,9 @@ def test_a_folder_without_digests_is_refused(copy: Path) -> None:
         open_builtin(copy)
 
 
-@pytest.mark.parametrize("reference", ["nonesuch", "/no/such/folder", "./missing", "a/b/c"])
+@pytest.mark.parametrize(
+    "reference", ["nonesuch", "/no/such/folder", "./missing", "a/b/c", "~nosuchuser"]
+)
 def test_an_unknown_reference_says_what_would_do(reference: str) -> None:
     with pytest.raises(UnknownModel, match="built-in"):
         open_model(reference)

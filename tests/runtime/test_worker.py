@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from ostinato.errors import (
     UnknownField,
 )
 from ostinato.models.builtin.card import open_builtin
+from ostinato.models.registry import open_model
 from ostinato.request import ChunkReady, Progress, Request
 from ostinato.runtime import Handle, ReadyRequest, ResidentModel
 from ostinato.runtime.core import THREAD_NAME
@@ -198,6 +199,43 @@ def test_what_a_model_returns_does_not_depend_on_who_ran_before(
         assert seen == [2]
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_settings_of_the_callers_program_change_no_byte(
+    tiny_builtin_folder: Path, tiny_wan_folder: Callable[[str], Path], dtype: torch.dtype
+) -> None:
+    wan = open_model(tiny_wan_folder("UniPCMultistepScheduler"))
+    asked = [
+        request(outputs=("latents",)),
+        Request(
+            model=wan.card.model_id,
+            task="text_to_video",
+            prompt="two dogs",
+            height=16,
+            width=32,
+            num_frames=5,
+            num_inference_steps=4,
+            outputs=("latents",),
+        ),
+    ]
+
+    def latents() -> list[torch.Tensor]:
+        with Engine() as engine:
+            engine.add(open_builtin(tiny_builtin_folder))
+            engine.add(wan)
+            return [output.latents for output in engine.run(asked)]
+
+    expected = latents()
+    torch.set_default_dtype(dtype)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert all(torch.equal(a, b) for a, b in zip(latents(), expected, strict=True))
+        assert torch.get_default_dtype() is dtype
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_provenance_names_the_threads(engine: Engine) -> None:

@@ -74,7 +74,7 @@ def open_model(reference: str | Path) -> ModelSource:
             assert family.folder is not None
             shipped = cast("Callable[[], Path]", load_object(family.folder))
             return _open(family, shipped())
-    folder = Path(reference).expanduser()
+    folder = _expanded(Path(reference))
     if folder.exists():
         return _open_folder(folder, known)
     if _looks_like_hub_id(str(reference)):
@@ -84,6 +84,14 @@ def open_model(reference: str | Path) -> ModelSource:
         f"no model {str(reference)!r}: not a built-in ({', '.join(names)}), not an existing "
         "folder, not a hub id such as 'owner/name'"
     )
+
+
+def _expanded(path: Path) -> Path:
+    """Resolve `~`; a user that does not exist leaves the path as it is, which then is no folder."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 def _open_folder(folder: Path, known: tuple[Family, ...]) -> ModelSource:

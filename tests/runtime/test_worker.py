@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import subprocess
-import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from ostinato.api import Engine, Model
 from ostinato.card import ModelSource
@@ -26,13 +20,10 @@ from ostinato.errors import (
     UnknownField,
 )
 from ostinato.models.builtin.card import open_builtin
-from ostinato.models.registry import open_model
 from ostinato.request import ChunkReady, Progress, Request
-from ostinato.runtime import Handle, ReadyRequest, ResidentModel
-from ostinato.runtime.core import THREAD_NAME
+from ostinato.runtime import Handle, ReadyRequest
 from ostinato.tasks import RequestId
-
-PROMPT = "a red circle bouncing on a navy background"
+from support.requests import PROMPT, replace_op, request
 
 
 @pytest.fixture
@@ -45,22 +36,6 @@ def engine(source: ModelSource) -> Iterator[Engine]:
     with Engine() as engine:
         engine.add(source)
         yield engine
-
-
-def request(**fields: object) -> Request:
-    base = {"model": "builtin", "task": "text_to_video", "prompt": PROMPT, "seed": 1}
-    small = {"num_frames": 24, "num_inference_steps": 2}
-    return Request.build(**{**base, **small, **fields})
-
-
-def replace_op(resident: ResidentModel, component: str, name: str, op: object) -> None:
-    """Put an op in the place of a component's own."""
-    found = resident.component(component)
-    found._ops = {**found._ops, name: op}  # type: ignore[attr-defined]
-
-
-def num_workers() -> int:
-    return sum(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 class Breaks:
@@ -123,26 +98,6 @@ def test_a_release_that_raises_is_told_and_the_engine_lives(
     assert engine.submit(request()).result(timeout_s=30)
 
 
-def test_first_use_from_many_threads_makes_one_engine(source: ModelSource) -> None:
-    before = num_workers()
-    model, outputs, engines = Model(source), [], set()
-
-    def use() -> None:
-        engines.add(model.engine)
-        outputs.append(model.generate(PROMPT, num_frames=12, num_inference_steps=1))
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(outputs) == 8
-    assert len(engines) == 1
-    engines.clear()
-    model.close()
-    assert num_workers() == before
-
-
 def test_a_chunk_cannot_be_used_to_change_the_clip(engine: Engine) -> None:
     handle = engine.submit(request())
     for event in handle.events():
@@ -182,72 +137,6 @@ def test_an_overflow_in_the_sampler_is_not_delivered(engine: Engine, source: Mod
     replace_op(resident, "transformer", "predict", huge)
     with pytest.raises(NonFinite, match="latents"):
         engine.submit(request(guidance_scale=9.0, outputs=("latents",))).result(timeout_s=30)
-
-
-def test_what_a_model_returns_does_not_depend_on_who_ran_before(
-    engine: Engine, source: ModelSource
-) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        engine.submit(request()).result(timeout_s=30)
-        assert torch.get_num_threads() == 2
-        seen: list[int] = []
-        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert seen == [2]
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_settings_of_the_callers_program_change_no_byte(
-    tiny_builtin_folder: Path, tiny_wan_folder: Callable[[str], Path], dtype: torch.dtype
-) -> None:
-    wan = open_model(tiny_wan_folder("UniPCMultistepScheduler"))
-    asked = [
-        request(outputs=("latents",)),
-        Request(
-            model=wan.card.model_id,
-            task="text_to_video",
-            prompt="two dogs",
-            height=16,
-            width=32,
-            num_frames=5,
-            num_inference_steps=4,
-            outputs=("latents",),
-        ),
-    ]
-
-    def latents() -> list[torch.Tensor]:
-        with Engine() as engine:
-            engine.add(open_builtin(tiny_builtin_folder))
-            engine.add(wan)
-            return [output.latents for output in engine.run(asked)]
-
-    expected = latents()
-    torch.set_default_dtype(dtype)
-    torch.set_float32_matmul_precision("medium")
-    try:
-        assert all(torch.equal(a, b) for a, b in zip(latents(), expected, strict=True))
-        assert torch.get_default_dtype() is dtype
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_float32_matmul_precision("highest")
-
-
-def test_provenance_names_the_threads(engine: Engine) -> None:
-    provenance = engine.submit(request()).result(timeout_s=30).provenance
-    assert provenance.cpu_threads == 1
-    assert set(provenance.device_s_by_node) == {
-        "encode_prompt",
-        "encode_negative",
-        "rollout",
-        "decode",
-    }
-    assert sum(provenance.device_s_by_node.values()) == pytest.approx(provenance.device_s)
 
 
 def test_a_starved_request_hears_of_its_deadline_in_time(engine: Engine) -> None:
@@ -297,44 +186,6 @@ def test_run_cancels_the_others_when_one_is_refused(engine: Engine) -> None:
         submitted[0].result(timeout_s=10)
 
 
-def test_a_dropped_model_stops_its_worker_once_nothing_runs(source: ModelSource) -> None:
-    before = num_workers()
-    model = Model(source)
-    handle = model.submit(PROMPT, num_frames=24, num_inference_steps=1)
-    gone = weakref.ref(model.engine)
-    del model
-    assert handle.result(timeout_s=30).video.frames.shape[0] == 24
-    for _ in range(50):
-        gc.collect()
-        if gone() is None:
-            break
-        threading.Event().wait(0.02)
-    assert gone() is None
-    assert handle.result()
-    assert num_workers() == before
-
-
-def test_a_kept_handle_of_a_failed_request_keeps_no_weights(source: ModelSource) -> None:
-    engine = Engine()
-    resident = engine.add(source)
-
-    def faulty(**inputs: object) -> object:
-        raise RuntimeError("broken")
-
-    replace_op(resident, "codec", "decode", faulty)
-    handle = engine.submit(request())
-    with pytest.raises(InternalError) as caught:
-        handle.result(timeout_s=30)
-    assert "in faulty" in caught.value.__notes__[0], "the trace is told as text"
-    del caught
-    gone = weakref.ref(resident)
-    engine.close()
-    del engine, resident
-    gc.collect()
-    assert handle.done
-    assert gone() is None
-
-
 def test_a_closed_engine_says_so(source: ModelSource) -> None:
     engine = Engine()
     engine.add(source)
@@ -373,30 +224,6 @@ def test_advice_is_given_once(engine: Engine) -> None:
         timeout_s=30
     )
     assert len(output.advice) == 1
-
-
-@pytest.mark.parametrize("last", ["sys.exit(7)", "raise SystemExit(7)"])
-def test_leaving_the_interpreter_while_a_request_runs_is_clean(
-    tiny_builtin_folder: Path, last: str
-) -> None:
-    code = f"""
-import sys, ostinato
-model = ostinato.load({str(tiny_builtin_folder)!r})
-handle = model.submit({PROMPT!r}, num_frames=57600)
-next(e for e in handle.events() if type(e).__name__ == "Progress")
-{last}
-"""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 7, done.stderr
-    assert "terminate" not in done.stderr
 
 
 def test_a_name_that_is_not_the_callers_is_refused(source: ModelSource) -> None:

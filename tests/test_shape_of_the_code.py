@@ -24,8 +24,7 @@ _FORBIDDEN_CALLS = ("eval", "exec", "torch.load", "torch.save")
 
 # A lock is no state of ours: it guards a setting that a library keeps for the whole process.
 PROCESS_LOCKS = (
-    ("src/ostinato/backend/loading.py", "_LOCK", "libraries patch nn.Module while they load"),
-    ("src/ostinato/runtime/threads.py", "_CPU", "torch has one thread count a process"),
+    ("src/ostinato/backend/loading.py", "_LOCK", "settings and patches of torch are the process's"),
 )
 
 

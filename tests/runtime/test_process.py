@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 import torch
 
 from ostinato.api import Engine, Model
+from ostinato.backend.loading import loading
 from ostinato.card import ModelSource
 from ostinato.errors import (
     InternalError,
@@ -22,6 +25,7 @@ from ostinato.errors import (
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
 from ostinato.request import Request
+from ostinato.runtime.threads import cpu_turn
 from support.requests import PROMPT, num_workers, replace_op, request
 
 
@@ -183,3 +187,27 @@ next(e for e in handle.events() if type(e).__name__ == "Progress")
     )
     assert done.returncode == 7, done.stderr
     assert "terminate" not in done.stderr
+
+
+def test_a_turn_and_a_load_do_not_restore_each_others_settings() -> None:
+    torch.set_default_dtype(torch.float64)
+    wrong: list[torch.dtype] = []
+
+    def hold(context: Callable[[], AbstractContextManager[object]]) -> None:
+        for _ in range(300):
+            with context():
+                time.sleep(0)
+                if torch.get_default_dtype() is not torch.float32:
+                    wrong.append(torch.get_default_dtype())
+
+    contexts = (loading, lambda: cpu_turn(1), loading, lambda: cpu_turn(2))
+    threads = [threading.Thread(target=hold, args=(context,)) for context in contexts]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

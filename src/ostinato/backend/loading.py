@@ -1,34 +1,43 @@
-"""The one way to build a library's modules: alone in the process, whatever its globals are.
+"""Settings that torch and the libraries keep for a whole process: held by one at a time.
 
 While accelerate, diffusers and transformers build a module they patch attributes of `nn.Module` and
 of `torch.nn.init` for the whole process. Two loads at a time restore each other's patches, and
-every module made afterwards, by anyone, lies on the meta device. Nothing but a process-wide lock
-guards a process-wide patch.
+every module made afterwards, by anyone, lies on the meta device. The default dtype and the
+precision of float32 products are the process's as well. Nothing but a process-wide lock guards
+what is process-wide, and it must be one: two that restore each other's values would be none.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
 
-# Reentrant, so that a loader may be made of loaders.
+# Reentrant, so that a loader may be made of loaders and a turn may load.
 _LOCK = threading.RLock()
 
 
 @contextmanager
-def loading() -> Iterator[None]:
-    """Build or load modules of a library: one thread at a time, float32, the caller's seed kept.
+def process_settings() -> Generator[None, None, None]:
+    """Be alone with the process's settings: tensors float32 by default, float32 products exact.
 
-    Tensors without a dtype are float32 inside, since the libraries make tables and masks that way.
-    The default dtype and the state of torch's CPU generator are the caller's again afterwards.
+    The caller's own settings are back afterwards.
     """
-    with _LOCK, torch.random.fork_rng(devices=()):
-        dtype = torch.get_default_dtype()
+    with _LOCK:
+        dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
         torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
         try:
             yield
         finally:
             torch.set_default_dtype(dtype)
+            torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def loading() -> Generator[None, None, None]:
+    """Build or load modules of a library: one thread at a time, the caller's seed kept."""
+    with process_settings(), torch.random.fork_rng(devices=()):
+        yield

@@ -108,6 +108,7 @@ class DeviceWorker:
             raise InternalError(f"the policy chose {chosen!r}, which is not among the ready")
         running = active[chosen]
         with cpu_turn(self._forced_threads or running.cpu_threads) as threads:
-            more = running.turn(tick, threads)
-        if not more:
+            end = running.turn(tick, threads)
+        if end is not None:
             del active[chosen]
+            end()

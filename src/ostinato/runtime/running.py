@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar, cast
 
@@ -93,21 +94,20 @@ class RunningRequest:
             f"{self._total} steps"
         )
 
-    def turn(self, tick: int, num_threads: int) -> bool:
-        """Run one plan; returns False once the request has ended, well or not.
+    def turn(self, tick: int, num_threads: int) -> Callable[[], None] | None:
+        """Run one plan; returns None, or how to end the request when this was its last.
 
-        Whatever a step raises, SystemExit included, is this request's failure and nobody else's.
+        The worker ends it once the turn is over: who hears of the end finds the process as it
+        was. Whatever a step raises, SystemExit included, is this request's failure alone.
         """
         self._last_turn, self._num_threads = tick, num_threads
         try:
             if self._step():
-                return True
+                return None
             output = self._output()
         except BaseException as error:
-            self.end_failed(self._typed(error))
-        else:
-            self._end(self.handle.tell_finished, output)
-        return False
+            return partial(self.end_failed, self._typed(error))
+        return partial(self._end, self.handle.tell_finished, output)
 
     def end_cancelled(self) -> None:
         """Free everything and tell the caller that the request was cancelled."""

@@ -17,7 +17,7 @@ FLAGS = (
     ),
     ("models", "--debug --help --json"),
     ("inspect", "MODEL --debug --help --json"),
-    ("train", "RECIPE --debug --export-to --help --json --list --no-resume --output-dir --quiet"),
+    ("train", "RECIPE --debug --export-to --help --json --list --no-resume --output-dir --parent --quiet"),
     ("eval", "MODEL --debug --help --json --prompts --quiet --suite"),
 )
 

@@ -93,6 +93,8 @@ class Train(Common):
         arg(metavar="PATH", help_behavior_hint="(default: OSTINATO_RUNS_DIR/RECIPE)"),
     ] = None
     """Folder of checkpoints and metrics; made when it does not exist."""
+    parent: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """Folder of weights to start from, for a recipe that starts from another one's."""
     export_to: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """When the run is done, write its weights there as a model folder that `generate` takes."""
     no_resume: Annotated[bool, arg(help_behavior_hint="")] = False

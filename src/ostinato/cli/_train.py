@@ -38,6 +38,7 @@ def train(arguments: Train) -> CommandResult:
     run_dir = run(
         known[name](),
         output_dir=output_dir,
+        parent=arguments.parent,
         resume=not arguments.no_resume,
         on_metrics=None if arguments.quiet else _show,
     )

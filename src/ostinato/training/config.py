@@ -28,6 +28,7 @@ class CodecTraining:
     steps: int = 1600
     batch_latent_frames: int = 32
     learning_rate: float = 3e-3
+    whitening: float = 0.5  # power of the std that each channel is divided by
     latent_noise: float = 0.03
     l1_weight: float = 0.1
 
@@ -57,6 +58,8 @@ class FlowMatchingConfig:
     single_batch: int = 60
     window_batch: int = 12
     text_drop: float = 0.10
+    # (attribute, weight): clips that show it are drawn that much more often; weights multiply.
+    emphasis: tuple[tuple[str, float], ...] = ()
     noise: NoiseMix = field(default_factory=NoiseMix)
 
 
@@ -79,6 +82,7 @@ class TrainingConfig:
 
     name: str
     steps: int
+    parent: str | None = None  # recipe whose exported weights this run starts from
     seed: int = 0
     architecture: BuiltinArchitecture = field(default_factory=BuiltinArchitecture)
     data: DataConfig = field(default_factory=DataConfig)

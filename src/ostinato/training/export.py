@@ -24,6 +24,7 @@ from ostinato.models.builtin.text import load_tokenizer
 from ostinato.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
 from ostinato.training.config import CONFIG_FILE, TrainingConfig
 from ostinato.training.flow_model import FlowModel
+from ostinato.training.lineage import read_parent
 from ostinato.training.prepare import PREPARED, SUMMARY
 
 _RECORDED_PACKAGES = ("diffusers", "numpy", "safetensors", "tokenizers", "torch", "transformers")
@@ -82,6 +83,7 @@ def _provenance(
         "codec_psnr_db": summary["codec_psnr_db"],
         "python": platform.python_version(),
         "processor": platform.machine(),
+        "parent": read_parent(run_dir),
         "versions": {name: version(name) for name in _RECORDED_PACKAGES},
         "sha256": {
             path.relative_to(destination).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

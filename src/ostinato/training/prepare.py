@@ -73,7 +73,7 @@ def prepare(
         train=ClipSet(
             latents=latents["train"],
             scenes=make_scenes(config.seed, world.Split.TRAIN, config.data.num_clips),
-        ),
+        ).with_emphasis(config.method.emphasis),
         validation=ClipSet(
             latents=latents["validation"],
             scenes=make_scenes(config.seed, world.Split.HELD_OUT, config.data.num_validation_clips),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ostinato.errors import NonFinite, RecipeMismatch
+from ostinato.models.builtin.layout import BuiltinModules, load_modules
 from ostinato.training.checkpoint import (
     Checkpoint,
     RunState,
@@ -27,6 +28,7 @@ from ostinato.training.checkpoint import (
 from ostinato.training.config import CONFIG_FILE, TrainingConfig, config_digest
 from ostinato.training.ema import WeightAverage
 from ostinato.training.flow_model import FlowModel
+from ostinato.training.lineage import adopt, open_parent, record_parent
 from ostinato.training.methods.flow_matching import (
     flow_matching_loss,
     noise_latents,
@@ -58,6 +60,11 @@ class Trainer:
         self._cpu_start, self._wall_start = time.process_time(), time.monotonic()
         if config.compile:
             self.model.compile()
+
+    def start_from(self, parent: BuiltinModules) -> None:
+        """Take the parent's weights, the input layer rescaled to the gains of this run's codec."""
+        adopt(self.model, parent, self.inputs.codec)
+        self.average = WeightAverage(self.parameters, self.config.optimizer.ema_decay)
 
     @property
     def cpu_s(self) -> float:
@@ -144,14 +151,18 @@ def run(
     recipe_config: TrainingConfig,
     *,
     output_dir: Path | str,
+    parent: Path | str | None = None,
     resume: bool = True,
     on_metrics: MetricsCallback | None = None,
 ) -> Path:
     """Train to the last step, checkpointing in `output_dir`; returns that folder.
 
     With `resume` a run that was stopped goes on from its latest checkpoint; without it a folder
-    that already holds checkpoints is refused (RecipeMismatch).
+    that already holds checkpoints is refused (RecipeMismatch). `parent` is the folder of weights
+    that a configuration with a parent starts from; raises BadInput when it is missing or not asked
+    for, RecipeMismatch when another recipe made it.
     """
+    start = open_parent(recipe_config, parent)
     run_dir = Path(output_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / CONFIG_FILE).write_text(json.dumps(asdict(recipe_config), indent=2) + "\n")
@@ -164,8 +175,12 @@ def run(
     log = MetricsLog(run_dir, on_metrics, load_checkpoint(found[-1]).state.step if found else 0)
     inputs = prepare(recipe_config, run_dir, lambda text: log.write({"step": 0, "note": text}))
     trainer = Trainer(recipe_config, inputs)
+    if start is not None:
+        record_parent(run_dir, start)
     if found:
         trainer.restore(load_checkpoint(found[-1]))
+    elif start is not None:
+        trainer.start_from(load_modules(start))
     _loop(trainer, run_dir, log)
     return run_dir
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ostinato.models.builtin import world
 from ostinato.models.builtin.codec import PatchCodec
-from ostinato.training.config import DataConfig, TrainingConfig
+from ostinato.training.config import TrainingConfig
 
 # The modules of the world that decide what a clip shows and how it is captioned.
 _SOURCES = ("backdrop.py", "captions.py", "geometry.py", "render.py", "scene.py", "vocabulary.py")
@@ -32,6 +33,14 @@ class ClipSet:
 
     latents: Tensor
     scenes: tuple[world.Scene, ...]
+    shares: np.ndarray | None = None  # float64 [K], how often each clip is drawn; None: all alike
+
+    def with_emphasis(self, emphasis: tuple[tuple[str, float], ...]) -> ClipSet:
+        """Return the same clips with those that show an attribute drawn more often."""
+        if not emphasis:
+            return self
+        weights = np.array([_weight(scene, dict(emphasis)) for scene in self.scenes])
+        return replace(self, shares=weights / weights.sum())
 
     def draw(
         self, rng: np.random.Generator, batch: int, num_latent_frames: int, text_drop: float
@@ -40,7 +49,12 @@ class ClipSet:
 
         A dropped caption is the empty prompt: the very text that guidance's other branch uses.
         """
-        clips = rng.integers(len(self.scenes), size=batch)
+        count = len(self.scenes)
+        clips = (
+            rng.integers(count, size=batch)
+            if self.shares is None
+            else rng.choice(count, size=batch, p=self.shares)
+        )
         starts = rng.integers(self.latents.shape[2] - num_latent_frames + 1, size=batch)
         crops = torch.stack(
             [
@@ -53,6 +67,12 @@ class ClipSet:
             for clip in clips
         ]
         return crops.float(), captions
+
+
+def _weight(scene: world.Scene, emphasis: dict[str, float]) -> float:
+    spec = scene.objects[0]
+    shown = (scene.background.value, spec.shape.value, spec.colour.value, spec.motion.value)
+    return math.prod(emphasis.get(attribute, 1.0) for attribute in shown)
 
 
 def scene_rng(seed: int, split: world.Split, index: int) -> np.random.Generator:
@@ -87,15 +107,17 @@ def encode_clips(codec: PatchCodec, scenes: tuple[world.Scene, ...], num_frames:
 
 
 def data_digest(config: TrainingConfig) -> str:
-    """Return the sha256 of what determines the data: the world's source, the seed, the sizes."""
+    """Return the sha256 of what determines the data: the world's source, seed, sizes and codec."""
     digest = hashlib.sha256()
     for name in _SOURCES:
         digest.update(name.encode())
         digest.update((Path(world.__file__).parent / name).read_bytes())
-    described: dict[str, object] = {"seed": config.seed, **_data_fields(config.data)}
+    described: dict[str, object] = {
+        "seed": config.seed,
+        "data": asdict(config.data),
+        "codec": asdict(config.codec),
+        "codec_sizes": asdict(config.architecture.codec),
+        "autocast": config.autocast,
+    }
     digest.update(json.dumps(described, sort_keys=True).encode())
     return digest.hexdigest()
-
-
-def _data_fields(config: DataConfig) -> dict[str, int]:
-    return asdict(config)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.tiny_builtin import build_tiny_builtin
-from support.tiny_wan import build_tiny_wan
+from ostinato.models.builtin.tiny import write_tiny_builtin
+from ostinato.models.wan.tiny import write_tiny_wan
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def tiny_wan_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 
     @cache
     def folder(scheduler: str = "UniPCMultistepScheduler") -> Path:
-        return build_tiny_wan(root / f"tiny-wan-{scheduler}", scheduler)
+        return write_tiny_wan(root / f"tiny-wan-{scheduler}", scheduler)
 
     return folder
 
@@ -30,4 +30,4 @@ def tiny_wan_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 @pytest.fixture(scope="session")
 def tiny_builtin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in the built-in model's layout with seeded random weights."""
-    return build_tiny_builtin(tmp_path_factory.mktemp("tiny") / "builtin")
+    return write_tiny_builtin(tmp_path_factory.mktemp("tiny") / "builtin")

@@ -13,6 +13,7 @@ import torch
 
 from ostinato.errors import InvalidPlan
 from ostinato.loop.contract import Component, LayerEntry, Pages
+from ostinato.loop.observe import PlanWatch, observing
 from ostinato.work import (
     CacheRef,
     ComponentCall,
@@ -30,20 +31,36 @@ def execute(
     pages: Pages,
     *,
     with_grad: bool = False,
+    watch: PlanWatch | None = None,
 ) -> WorkResult:
     """Run the calls of `plan` in dependency order.
 
     component: the resident set, by component name. with_grad: record for autograd (training);
-    serving runs under no_grad, never inference_mode, so that states can be re-entered.
+    serving runs under no_grad, never inference_mode, so that states can be re-entered. watch: a
+    witness of every call.
     Raises InvalidPlan for an unknown call or output, and whatever `component` and its `op` raise
     for a name they do not know.
     """
     outputs: dict[str, Mapping[str, object]] = {}
     with torch.set_grad_enabled(with_grad):
         for call in plan.ordered():
-            inputs = {k: _resolve(v, call, outputs, pages) for k, v in call.inputs.items()}
-            outputs[call.call_id] = component(call.component).op(call.op)(**inputs)
+            inputs = resolve_inputs(call, outputs, pages)
+            found = component(call.component)
+            with observing(found, None if watch is None else watch.started(call, inputs)):
+                outputs[call.call_id] = found.op(call.op)(**inputs)
+            if watch is not None:
+                watch.finished(call, outputs[call.call_id])
     return WorkResult(outputs=outputs)
+
+
+def resolve_inputs(
+    call: ComponentCall, outputs: Mapping[str, Mapping[str, object]], pages: Pages
+) -> dict[str, object]:
+    """Put values in the place of a call's references; outputs: of the calls before it.
+
+    Raises InvalidPlan for an output that is not there, PageViolation for a page that is not.
+    """
+    return {name: _resolve(value, call, outputs, pages) for name, value in call.inputs.items()}
 
 
 def commit(plan: WorkPlan, result: WorkResult, pages: Pages) -> None:

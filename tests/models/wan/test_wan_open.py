@@ -21,8 +21,8 @@ from ostinato.models.wan.card import PRECISION
 from ostinato.models.wan.components import WanTextEncoder, WanTransformer, WanVae
 from ostinato.models.wan.configs import latent_facts
 from ostinato.models.wan.open import open_wan
+from ostinato.models.wan.tiny import ROPE_POSITIONS
 from ostinato.tasks import OutputName
-from support.tiny_wan import ROPE_POSITIONS
 
 ADAPTERS = {"text_encoder": WanTextEncoder, "transformer": WanTransformer, "vae": WanVae}
 UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"

@@ -1,0 +1,53 @@
+"""See what modules give, by forward hooks that are gone when the context closes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def module_taps(
+    module: nn.Module, names: Iterable[str], tap: Callable[[str, torch.Tensor], None]
+) -> Generator[None, None, None]:
+    """Call `tap(name, output)` whenever the submodule of that path ran, in the order they run.
+
+    Of a module that gives several values the first is taken. Raises AttributeError for a name
+    that the module does not have.
+    """
+
+    def see(name: str) -> Callable[[nn.Module, object, object], None]:
+        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
+            first = cast("tuple[object, ...]", output)[0] if isinstance(output, tuple) else output
+            assert isinstance(first, torch.Tensor), f"{name} gave a {type(first).__name__}"
+            tap(name, first)
+
+        return hook
+
+    handles = [module.get_submodule(name).register_forward_hook(see(name)) for name in names]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def wan_transformer_taps(num_layers: int, *, whole_blocks: bool) -> tuple[str, ...]:
+    """Name what is looked at in a Wan transformer, in the order in which it is computed.
+
+    whole_blocks: each block runs as a module, so that its output can be hooked.
+    """
+    embedder = "condition_embedder"
+    names = [
+        "patch_embedding",
+        *(f"{embedder}.{part}" for part in ("time_embedder", "time_proj", "text_embedder")),
+    ]
+    for index in range(num_layers):
+        block = f"blocks.{index}"
+        names += [f"{block}.attn1.to_out.0", f"{block}.attn2.to_out.0", f"{block}.ffn"]
+        names += [block] if whole_blocks else []
+    return (*names, "proj_out")

@@ -17,6 +17,7 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
+from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.causal_wan import CausalWan, ContextKV, TextKV
 from ostinato.card import ComponentSpec, PrecisionSpec
 from ostinato.errors import InvalidCard, InvalidPlan
@@ -160,8 +161,11 @@ class BuiltinCodec(_Ops):
         return cls(load_codec(folder / spec.subfolder))
 
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
-        """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3]."""
-        frames_BCFHW = self.codec.decode(latents)
+        """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3].
+
+        Raises NonFinite when a pixel is NaN.
+        """
+        frames_BCFHW = require_finite(self.codec.decode(latents), "frames")
         scaled = ((frames_BCFHW[0] + 1.0) * 127.5).round().clamp(0, 255)
         frames: np.ndarray = scaled.to(torch.uint8).permute(1, 2, 3, 0).contiguous().numpy()
         return {"frames": frames}

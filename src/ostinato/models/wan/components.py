@@ -20,6 +20,7 @@ from diffusers.video_processor import VideoProcessor
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
+from ostinato.backend.finite import require_finite
 from ostinato.card import ComponentSpec, PrecisionSpec
 from ostinato.errors import InvalidPlan
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
@@ -148,7 +149,10 @@ class WanVae:
         return _op({"decode": self.decode}, name, self)
 
     def decode(self, latents: torch.Tensor) -> dict[str, NDArray[np.uint8]]:
-        """Return frames uint8 [T,H,W,3] of latents [1,C,T,H,W]."""
+        """Return frames uint8 [T,H,W,3] of latents [1,C,T,H,W].
+
+        Raises NonFinite when a pixel is NaN or infinite.
+        """
         return {"frames": (self.pixels(latents) * 255).round().astype(np.uint8)}
 
     def pixels(self, latents: torch.Tensor) -> NDArray[np.float32]:
@@ -184,7 +188,7 @@ class WanVae:
             )
             for index in range(latents.shape[2])
         ]
-        return torch.cat(frames, 2).clamp(min=-1.0, max=1.0)
+        return require_finite(torch.cat(frames, 2), "frames").clamp(min=-1.0, max=1.0)
 
 
 class WanScheduler:

@@ -1,0 +1,22 @@
+"""What a cast to bytes would hide is found before it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ostinato.backend.finite import require_finite
+from ostinato.errors import NonFinite
+
+
+def test_finite_values_pass_as_they_are() -> None:
+    tensor = torch.tensor([-3.4e38, 0.0, 3.4e38])
+    assert require_finite(tensor, "frames") is tensor
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_bad_value_is_named_and_counted(value: float) -> None:
+    tensor = torch.zeros(2, 3)
+    tensor[1, 2] = value
+    with pytest.raises(NonFinite, match=r"'frames' .* in 1 of 6 values"):
+        require_finite(tensor, "frames")

@@ -1,11 +1,12 @@
-"""What this processor needs so that a batch of N has the bits of N calls of one.
-
-Measured, not assumed: the verdicts differ between processors and builds of torch.
-"""
+"""The verdicts of the probe, and what follows from them for a stack of samples."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+
+# No count of rows and no multiple that the probe tried made calls agree.
+NEVER = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,8 @@ class BatchRules:
 
     linear_rows: from this many rows a call on, a linear gives each row the same bits whatever else
     is in the call. activation_multiple: activations agree where the elements of a row are a
-    multiple of this. The rest: whether an operation of a batch equals that of its samples.
+    multiple of this. Either is NEVER where nothing that was tried agrees. The rest: whether an
+    operation of a batch equals that of its samples.
     """
 
     linear_rows: int
@@ -32,8 +34,3 @@ class BatchRules:
             and self.norms
             and all(width % self.activation_multiple == 0 for width in widths)
         )
-
-
-def probe_batch_rules() -> BatchRules:
-    """Measure the rules on this processor, at its current thread count; takes under a second."""
-    raise NotImplementedError

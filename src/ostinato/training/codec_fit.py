@@ -31,7 +31,7 @@ def fit_codec(
         codec = PatchCodec(codec_config)
     # One row for each latent frame. A loss over patches is the loss over pixels, reordered.
     rows_KHWP = torch.cat([codec.to_patches(clip[None])[0] for clip in frames])
-    codec.fit_linear(_some_patches(rows_KHWP, generator), config.whitening)
+    codec.fit_linear(_some_patches(rows_KHWP, generator))
     optimizer = torch.optim.AdamW(codec.parameters(), lr=config.learning_rate, weight_decay=0.0)
     for step in range(config.steps):
         batch = torch.randint(len(rows_KHWP), (config.batch_latent_frames,), generator=generator)

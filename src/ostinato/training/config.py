@@ -28,7 +28,6 @@ class CodecTraining:
     steps: int = 1600
     batch_latent_frames: int = 32
     learning_rate: float = 3e-3
-    whitening: float = 0.5  # power of the std that each channel is divided by
     latent_noise: float = 0.03
     l1_weight: float = 0.1
 

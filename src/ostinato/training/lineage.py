@@ -11,7 +11,6 @@ import torch
 
 from ostinato.backend.checkpoint import read_config
 from ostinato.errors import BadInput, RecipeMismatch
-from ostinato.models.builtin.codec import PatchCodec
 from ostinato.models.builtin.layout import PROVENANCE, BuiltinModules
 from ostinato.training.config import TrainingConfig
 from ostinato.training.flow_model import FlowModel
@@ -67,15 +66,7 @@ def read_parent(run_dir: Path) -> Mapping[str, object] | None:
 
 
 @torch.no_grad()
-def adopt(model: FlowModel, parent: BuiltinModules, codec: PatchCodec) -> None:
-    """Copy the parent's weights into a model that will see the latents of another codec.
-
-    Both codecs project onto the same principal components with other gains, so the columns of
-    the input layer are divided by the ratio of the gains: clean latents then give the same hidden
-    states as before, up to the noise's share.
-    """
+def adopt(model: FlowModel, parent: BuiltinModules) -> None:
+    """Copy the parent's weights into a model of the same sizes."""
     model.transformer.load_state_dict(parent.transformer.state_dict())
     model.text_encoder.load_state_dict(parent.text_encoder.state_dict())
-    ratio_C = codec.encode_weight.norm(dim=1) / parent.codec.encode_weight.norm(dim=1)
-    weight = model.transformer.patch_embedding.weight  # [inner, C, 1, 2, 2]
-    weight /= ratio_C[None, :, None, None, None]

@@ -21,9 +21,9 @@ _EPS = 1e-7
 _RMS_OF_ADAMW = 0.2  # Liu et al. 2025, "Muon is Scalable for LLM Training"
 
 
-def orthogonalise(matrices_MRS: Tensor) -> Tensor:
-    """Push the singular values of each matrix toward 1 by Newton-Schulz in bfloat16."""
-    x = matrices_MRS.bfloat16()
+def orthogonalise(matrices_MRS: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Push the singular values of each matrix toward 1 by Newton-Schulz in `dtype`."""
+    x = matrices_MRS.to(dtype)
     transposed = x.shape[1] > x.shape[2]
     if transposed:
         x = x.transpose(1, 2)
@@ -45,8 +45,11 @@ class BatchedMuon(torch.optim.Optimizer):
         lr: float,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
+        """Orthogonalise in `dtype`: bfloat16 where the processor has units for it."""
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -73,4 +76,4 @@ class BatchedMuon(torch.optim.Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             state["momentum_buffer"].lerp_(gradient, 1.0 - momentum)
             nesterov.append(gradient.lerp(state["momentum_buffer"], momentum))
-        return list(orthogonalise(torch.stack(nesterov)).float().unbind(0))
+        return list(orthogonalise(torch.stack(nesterov), self._dtype).float().unbind(0))

@@ -30,7 +30,13 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 class MuonWithAdamW:
     """The two optimizers over one set of named parameters."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        config: OptimizerConfig,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Take the parameters; `dtype` is that of Muon's products."""
         self.config = config
         self.parameters = dict(parameters)
         hidden = [p for n, p in parameters.items() if is_hidden_matrix(n, p)]
@@ -39,6 +45,7 @@ class MuonWithAdamW:
             hidden,
             lr=config.muon_learning_rate,
             weight_decay=config.weight_decay,
+            dtype=dtype,
         )
         self._adamw = torch.optim.AdamW(
             rest,

@@ -50,16 +50,20 @@ class Prepared:
 
 
 def prepare(
-    config: TrainingConfig, run_dir: Path, report: Callable[[str], None] = lambda _: None
+    config: TrainingConfig,
+    run_dir: Path,
+    report: Callable[[str], None] = lambda _: None,
+    parent: Path | None = None,
 ) -> Prepared:
     """Return the prepared inputs of a run, making them if the folder has none yet.
 
+    parent: folder of weights whose codec and tokenizer are taken over; None: they are made.
     Raises RecipeMismatch when the folder was prepared for other data.
     """
     folder = run_dir / PREPARED
     digest = data_digest(config)
     if not (folder / SUMMARY).is_file():
-        _make(config, folder, digest, report)
+        _make(config, folder, digest, report, parent)
     summary = json.loads((folder / SUMMARY).read_text())
     if summary["data_digest"] != digest:
         raise RecipeMismatch(
@@ -84,21 +88,32 @@ def prepare(
     )
 
 
-def _make(config: TrainingConfig, folder: Path, digest: str, report: Callable[[str], None]) -> None:
+def _make(
+    config: TrainingConfig,
+    folder: Path,
+    digest: str,
+    report: Callable[[str], None],
+    parent: Path | None,
+) -> None:
     start = time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
     data = config.data
     scenes = make_scenes(config.seed, world.Split.TRAIN, data.num_clips)
     held_out = make_scenes(config.seed, world.Split.HELD_OUT, data.num_validation_clips)
-    report(f"fitting the codec on {data.num_codec_clips} clips")
-    codec = fit_codec(
-        _render_uint8(scenes[: data.num_codec_clips], data.num_frames),
-        config.architecture.codec,
-        config.codec,
-        config.seed,
-        autocast=config.autocast,
-    )
+    if parent is None:
+        report(f"fitting the codec on {data.num_codec_clips} clips")
+        codec = fit_codec(
+            _render_uint8(scenes[: data.num_codec_clips], data.num_frames),
+            config.architecture.codec,
+            config.codec,
+            config.seed,
+            autocast=config.autocast,
+        )
+        tokenizer = build_tokenizer(world.words())
+    else:
+        codec, tokenizer = load_codec(parent / CODEC), load_tokenizer(parent / TOKENIZER)
     save_codec(codec, folder / CODEC, torch.float32)
+    tokenizer.save_pretrained(folder / TOKENIZER)
     clips = [
         to_float_frames(world.render(scene, data.num_frames))
         for scene in held_out[:_NUM_PSNR_CLIPS]
@@ -110,7 +125,6 @@ def _make(config: TrainingConfig, folder: Path, digest: str, report: Callable[[s
         "validation": encode_clips(codec, held_out, data.num_frames).latents,
     }
     save_file(latents, folder / LATENTS)
-    build_tokenizer(world.words()).save_pretrained(folder / TOKENIZER)
     summary = {
         "data_digest": digest,
         "codec_psnr_db": quality,

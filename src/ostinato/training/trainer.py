@@ -51,7 +51,9 @@ class Trainer:
         self.inputs = inputs
         self.model = FlowModel.build(config, inputs.tokenizer)
         self.parameters = self.model.parameters()
-        self.optimizer = MuonWithAdamW(self.parameters, config.optimizer)
+        self.optimizer = MuonWithAdamW(
+            self.parameters, config.optimizer, torch.bfloat16 if config.autocast else torch.float32
+        )
         self.average = WeightAverage(self.parameters, config.optimizer.ema_decay)
         self.averaged_model = self.model.frozen_copy()
         self.source_commit = source_commit()
@@ -62,8 +64,8 @@ class Trainer:
             self.model.compile()
 
     def start_from(self, parent: BuiltinModules) -> None:
-        """Take the parent's weights, the input layer rescaled to the gains of this run's codec."""
-        adopt(self.model, parent, self.inputs.codec)
+        """Take the parent's weights; the average starts from them too."""
+        adopt(self.model, parent)
         self.average = WeightAverage(self.parameters, self.config.optimizer.ema_decay)
 
     @property
@@ -173,7 +175,9 @@ def run(
             "go on from it, or choose an empty folder"
         )
     log = MetricsLog(run_dir, on_metrics, load_checkpoint(found[-1]).state.step if found else 0)
-    inputs = prepare(recipe_config, run_dir, lambda text: log.write({"step": 0, "note": text}))
+    inputs = prepare(
+        recipe_config, run_dir, lambda text: log.write({"step": 0, "note": text}), start
+    )
     trainer = Trainer(recipe_config, inputs)
     if start is not None:
         record_parent(run_dir, start)

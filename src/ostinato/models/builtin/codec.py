@@ -72,11 +72,11 @@ class PatchCodec(nn.Module):
         nn.init.zeros_(self.proj_out.bias)
 
     @torch.no_grad()
-    def fit_linear(self, patches_NP: Tensor, whitening: float = 0.5) -> None:
+    def fit_linear(self, patches_NP: Tensor) -> None:
         """Set the projection to the principal components of patches, float [N, patch_values].
 
-        Channel k is centred and divided by std_k ** whitening (0.5: the strong components stay the
-        loudest, but less so; 1: all alike), then all are scaled so that their mean variance is 1.
+        Channel k is centred and divided by std_k ** 0.5 (half whitening: the strong components
+        stay the loudest, but less so), then all are scaled so that their mean variance is 1.
         """
         patches = patches_NP.double()
         mean = patches.mean(0)
@@ -88,8 +88,7 @@ class PatchCodec(nn.Module):
         largest = components.abs().argmax(dim=1, keepdim=True)
         components = components * components.gather(1, largest).sign()
         std = variances[-channels:].flip(0).clamp_min(1e-12).sqrt()
-        gain = std**-whitening
-        gain = gain / (gain * std).square().mean().sqrt()
+        gain = std.rsqrt() / std.mean().sqrt()
         self.patch_mean.copy_(mean)
         self.encode_weight.copy_(components * gain[:, None])
         self.decode_weight.copy_(components.T / gain)

@@ -60,6 +60,14 @@ def read_headers(folder: Path, stem: str | None = None) -> Mapping[str, TensorHe
     return found
 
 
+def weight_files(folder: Path, stem: str | None = None) -> tuple[Path, ...]:
+    """Return the files that `read_headers` reads, in order; raises as it does."""
+    index = _index_file(folder, stem)
+    if index is None:
+        return (_single_file(folder, stem),)
+    return tuple(folder / shard for shard in sorted(_shards(folder, index)))
+
+
 def require_tensors(
     folder: Path,
     found: Mapping[str, TensorHeader],

@@ -48,6 +48,14 @@ FAMILIES: tuple[Family, ...] = (
         folder="ostinato.models.builtin.card:shipped_folder",
     ),
     Family(
+        name="builtin-reference",
+        summary="the built-in model as the slow float64 reference: numpy, to measure the others by",
+        pipelines=(),
+        open="ostinato.models.builtin.reference:open_reference",
+        builtin="builtin-reference",
+        folder="ostinato.models.builtin.card:shipped_folder",
+    ),
+    Family(
         name="wan",
         summary="Wan 2.1 text to video, diffusers layout",
         pipelines=("WanPipeline",),

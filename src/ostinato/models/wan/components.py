@@ -79,10 +79,14 @@ class WanTextEncoder:
         return {"prompt_embeds": prompt_embeds_BLD, "notes": notes}
 
     def _notes(self, prompt: str) -> tuple[str, ...]:
-        length = len(self.tokenizer(prompt, verbose=False)["input_ids"])
-        if length <= MAX_PROMPT_TOKENS:
-            return ()
-        return (f"a prompt has {length} tokens; the first {MAX_PROMPT_TOKENS} are used",)
+        return cut_prompt_advice(len(self.tokenizer(prompt, verbose=False)["input_ids"]))
+
+
+def cut_prompt_advice(num_tokens: int) -> tuple[str, ...]:
+    """Return one sentence when a prompt of this many tokens is cut, none otherwise."""
+    if num_tokens <= MAX_PROMPT_TOKENS:
+        return ()
+    return (f"a prompt has {num_tokens} tokens; the first {MAX_PROMPT_TOKENS} are used",)
 
 
 class WanTransformer:

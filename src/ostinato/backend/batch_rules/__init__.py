@@ -1,6 +1,6 @@
 """What this processor needs so that a batch of N has the bits of N calls of one."""
 
-from ._kernels import Kernels as Kernels
-from ._probe import probe_batch_rules as probe_batch_rules
-from ._rules import NEVER as NEVER
-from ._rules import BatchRules as BatchRules
+from ostinato.backend.batch_rules._kernels import Kernels as Kernels
+from ostinato.backend.batch_rules._probe import probe_batch_rules as probe_batch_rules
+from ostinato.backend.batch_rules._rules import NEVER as NEVER
+from ostinato.backend.batch_rules._rules import BatchRules as BatchRules

@@ -13,9 +13,9 @@ from functools import partial
 
 import torch
 
-from ._kernels import Kernels
-from ._measure import Agreement, Case, all_of, stack_against_alone
-from ._rules import NEVER
+from ostinato.backend.batch_rules._kernels import Kernels
+from ostinato.backend.batch_rules._measure import Agreement, Case, all_of, stack_against_alone
+from ostinato.backend.batch_rules._rules import NEVER
 
 # Elements below which a kernel stays on one thread (at::internal::GRAIN_SIZE of PyTorch).
 _GRAIN = 32768

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ._kernels import Kernel, Kernels
-from ._measure import Case
+from ostinato.backend.batch_rules._kernels import Kernel, Kernels
+from ostinato.backend.batch_rules._measure import Case
 
 
 class Attention(NamedTuple):

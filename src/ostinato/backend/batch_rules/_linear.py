@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from ._kernels import Kernel
-from ._measure import AGREED, Agreement, compare
-from ._rules import NEVER
+from ostinato.backend.batch_rules._kernels import Kernel
+from ostinato.backend.batch_rules._measure import AGREED, Agreement, compare
+from ostinato.backend.batch_rules._rules import NEVER
 
 # Matrix products switch kernels where rows are few and run in blocks of up to some hundred rows
 # above: every count up to 64, then counts beside the usual block sizes.

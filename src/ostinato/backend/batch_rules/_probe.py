@@ -6,12 +6,17 @@ from collections.abc import Iterable
 
 import torch
 
-from ._activations import least_multiple
-from ._cases import attention_cases, conv2d_cases, conv3d_cases, norm_cases
-from ._kernels import Kernels
-from ._linear import QUICK_SHAPES, least_rows, rows_that_differ
-from ._measure import Case, stack_against_alone
-from ._rules import BatchRules
+from ostinato.backend.batch_rules._activations import least_multiple
+from ostinato.backend.batch_rules._cases import (
+    attention_cases,
+    conv2d_cases,
+    conv3d_cases,
+    norm_cases,
+)
+from ostinato.backend.batch_rules._kernels import Kernels
+from ostinato.backend.batch_rules._linear import QUICK_SHAPES, least_rows, rows_that_differ
+from ostinato.backend.batch_rules._measure import Case, stack_against_alone
+from ostinato.backend.batch_rules._rules import BatchRules
 
 _SEED = 20260727
 _STACKS = (2, 3, 8, 16)

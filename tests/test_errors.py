@@ -22,6 +22,7 @@ TABLE = {
     "InvalidCheckpoint": ("invalid_checkpoint", 400, 2),
     "UnsafeCheckpoint": ("unsafe_checkpoint", 400, 2),
     "InvalidOutput": ("invalid_output", 400, 2),
+    "OutputNotWritten": ("output_not_written", 500, 1),
     "InvalidProgram": ("invalid_program", 400, 2),
     "UndeclaredAccess": ("undeclared_access", 500, 1),
     "InvalidPlan": ("invalid_plan", 500, 1),

@@ -80,6 +80,12 @@ class InvalidOutput(BadInput):
     code = "invalid_output"
 
 
+class OutputNotWritten(OstinatoError, OSError):
+    """An artifact could not be written to the end: a full disk, a quota, a lost mount."""
+
+    code = "output_not_written"
+
+
 class InvalidProgram(BadInput):
     """A program's graph does not hold together: unknown slots, two writers, a cycle."""
 

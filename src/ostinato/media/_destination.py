@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ostinato.errors import InvalidOutput
+from ostinato.errors import InvalidOutput, OutputNotWritten
 
 SUFFIXES = (".mp4", ".webm", ".gif", ".png")
 MAX_DENOMINATOR = 1001  # of the rates that containers are given: exact for NTSC's 30000/1001
@@ -84,10 +84,17 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a path in the same folder that takes the place of `path` when the block succeeds.
 
     When the block raises, what it wrote is removed and an earlier file at `path` stays whole.
+    Raises OutputNotWritten where the file system failed.
     """
     partial = path.with_name(f".ostinato-{secrets.token_hex(8)}.partial")
     try:
         yield partial
         os.replace(partial, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputNotWritten(
+            f"{str(path)!r} could not be written ({reason}); what was there before is unchanged: "
+            "make room, or choose another folder"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import av
+import av.container
 import av.filter
 import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc, Interpolation
 from numpy.typing import NDArray
 
 from ostinato.media._destination import MAX_DENOMINATOR
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Frames = NDArray[np.uint8]  # [T, H, W, 3]
 
@@ -73,7 +82,7 @@ def _encode_stream(
     options: tuple[tuple[str, str], ...],
 ) -> None:
     muxer_options = {"movflags": "+faststart"} if container == "mp4" else {}
-    with av.open(str(path), "w", format=container, container_options=muxer_options) as output:
+    with _muxer(path, container, muxer_options) as output:
         stream = output.add_stream(codec, rate=rate, options=dict(options))
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width = frames.shape[1:3]
@@ -87,6 +96,42 @@ def _encode_stream(
         for frame in frames:
             output.mux(stream.encode(_yuv420(frame)))
         output.mux(stream.encode(None))
+
+
+class _File(io.FileIO):
+    """A file that is written wholly or fails, and tells its muxer so by a negative count.
+
+    A raw file writes less than it was given when a disk runs full, which the muxer would take for
+    all of it. An exception would be lost on the way through the muxer, which writes on after it.
+    """
+
+    failure: OSError | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all of it and return its length, or minus the error number."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failure = self.failure or error
+            return -(error.errno or errno.EIO)
+        return memoryview(data).nbytes
+
+
+@contextmanager
+def _muxer(
+    path: Path, container: str, options: dict[str, str]
+) -> Iterator[av.container.OutputContainer]:
+    """Open a container on a file of our own, and raise whatever kept it from being written.
+
+    The library does not close a file that it opened itself and could not write the header of.
+    """
+    with _File(path, "w") as file:
+        with av.open(file, "w", format=container, container_options=options) as output:
+            yield output
+        if file.failure is not None:
+            raise file.failure
 
 
 def _yuv420(frame: Frames) -> av.VideoFrame:
@@ -108,7 +153,7 @@ def _encode_gif(frames: Frames, rate: Fraction, path: Path) -> None:
         rgb.pts, rgb.time_base = index, 1 / rate
         graph.push(rgb)
     graph.push(None)
-    with av.open(str(path), "w", format="gif", container_options={"loop": "0"}) as output:
+    with _muxer(path, "gif", {"loop": "0"}) as output:
         stream = output.add_stream("gif", rate=rate)
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width, stream.pix_fmt = height, width, "pal8"

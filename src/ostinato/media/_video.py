@@ -41,8 +41,9 @@ class Video:
 
         .mp4 is H.264 and needs even sizes: an odd edge is repeated once. .webm is VP9. .gif
         loops forever. .png is a contact sheet of up to 12 evenly spaced frames. An existing
-        file is replaced. Raises InvalidOutput, with nothing written, when the path or the clip
-        does not fit the container.
+        file is replaced. Raises InvalidOutput when the path or the clip does not fit the
+        container, and OutputNotWritten when the file system fails half way; then nothing new is
+        there.
         """
         target = check_destination(path, fps=self.fps)
         if len(self.frames) == 0:

@@ -49,6 +49,11 @@ class Handle:
         with self._changed:
             return self._final() is not None
 
+    @property
+    def num_held(self) -> int:
+        """Count of the things that the request holds; none once `done`."""
+        return self._scope.num_held
+
     def cancel(self) -> None:
         """Ask for the request to stop at its next step boundary; a finished one is not changed."""
         self._scope.cancel()
@@ -79,13 +84,14 @@ class Handle:
     def result(self, timeout_s: float | None = None) -> Output:
         """Wait for the end and return what was made.
 
-        Raises the request's own typed error, RequestCancelled, or TimeoutError.
+        Raises the request's own typed error, RequestCancelled, or TimeoutError. Interrupting the
+        wait does not end the request.
         """
         self.wait(timeout_s)
         with self._changed:
             final = self._final()
         if isinstance(final, Failed):
-            raise final.error
+            raise _again(final.error)
         if isinstance(final, Cancelled) or self._output is None:
             raise RequestCancelled(f"request {self.request_id} was cancelled")
         return self._output
@@ -139,6 +145,18 @@ class Handle:
             if self._final() is not None:
                 self._wake = _asleep  # the engine is no longer needed by this handle
             self._changed.notify_all()
+
+
+def _again(error: OstinatoError) -> OstinatoError:
+    """Return an equal error to raise.
+
+    Raising an exception hangs the caller's frames on it. On the handle's own they would stay as
+    long as the handle, more of them with every call and from every thread that asks.
+    """
+    twin = BaseException.__new__(type(error), *error.args)
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 def _asleep() -> None:

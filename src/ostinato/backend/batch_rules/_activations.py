@@ -8,13 +8,20 @@ matters is whether vectors and parts end where rows end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
-from ostinato.backend.batch_rules._kernels import Kernels
-from ostinato.backend.batch_rules._measure import Agreement, Case, all_of, stack_against_alone
+from ostinato.backend.batch_rules._kernels import Kernel, Kernels
+from ostinato.backend.batch_rules._measure import (
+    AGREED,
+    Agreement,
+    Case,
+    all_of,
+    stack_against_alone,
+)
 from ostinato.backend.batch_rules._rules import NEVER
 
 # Elements below which a kernel stays on one thread (at::internal::GRAIN_SIZE of PyTorch).
@@ -24,43 +31,51 @@ _LARGEST_MULTIPLE = 4096
 _STACKS = (2, 3, 5)
 
 
-def activation_cases(kernels: Kernels, elements: int, num_threads: int) -> Iterator[Case]:
-    """Yield each activation over rows of this many elements, at all the ways rows are cut."""
-    runs: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
-        ("silu", kernels.silu),
-        ("gelu", partial(kernels.gelu, approximate="tanh")),
-        ("sin", kernels.sin),
-    )
-    for rows in _row_counts(elements, num_threads):
-        for name, run in runs:
-            yield Case(
-                op=name,
-                shape=f"{rows} x {elements}",
-                samples=((rows, elements),),
-                run=run,
-            )
+class Activation(NamedTuple):
+    """A kernel that is applied to each element by itself."""
+
+    name: str
+    run: Kernel
 
 
-def activations_agree(
-    kernels: Kernels, elements: int, generator: torch.Generator, dtype: torch.dtype
-) -> Agreement:
-    """Hold activations over rows of this many elements against themselves in stacks."""
-    return all_of(
-        stack_against_alone(case, generator, _STACKS, dtype)
-        for case in activation_cases(kernels, elements, torch.get_num_threads())
+class Multiple(NamedTuple):
+    """The least multiple at which calls agree, and the largest difference below it."""
+
+    elements: int
+    below: Agreement
+
+
+def activations(kernels: Kernels) -> tuple[Activation, ...]:
+    """Return what transformer blocks and time embeddings apply."""
+    return (
+        Activation("SiLU", kernels.silu),
+        Activation("GELU, tanh", partial(kernels.gelu, approximate="tanh")),
+        Activation("sine", kernels.sin),
     )
 
 
-def least_multiple(kernels: Kernels, generator: torch.Generator, dtype: torch.dtype) -> int:
-    """Return the least candidate whose own multiples all agree, NEVER when none is found."""
+def least_multiple(
+    activation: Activation, generator: torch.Generator, dtype: torch.dtype
+) -> Multiple:
+    """Find the least candidate whose own multiples all agree, NEVER when none does."""
+    below = AGREED
     for candidate in _candidates(torch.get_num_threads()):
-        if all(
-            stack_against_alone(case, generator, _STACKS, dtype).equal
+        found = all_of(
+            stack_against_alone(case, generator, _STACKS, dtype)
             for factor in (1, 3, 5)
-            for case in activation_cases(kernels, factor * candidate, torch.get_num_threads())
-        ):
-            return candidate
-    return NEVER
+            for case in _cases(activation, factor * candidate, torch.get_num_threads())
+        )
+        if found.equal:
+            return Multiple(candidate, below)
+        below = below & found
+    return Multiple(NEVER, below)
+
+
+def common_multiple(multiples: Iterator[int]) -> int:
+    """Return the multiple that suits all; NEVER when one of them is, or none that was tried."""
+    found = list(multiples)
+    common = NEVER if NEVER in found else math.lcm(*found)
+    return common if common <= _LARGEST_MULTIPLE else NEVER
 
 
 def _candidates(num_threads: int) -> list[int]:
@@ -70,9 +85,15 @@ def _candidates(num_threads: int) -> list[int]:
     return sorted(count for count in found if count <= _LARGEST_MULTIPLE)
 
 
-def _row_counts(elements: int, num_threads: int) -> tuple[int, ...]:
-    """Odd counts: a few rows, and for each number of threads what makes a stack of 3 use it."""
-    few = {1, 7}
+def _cases(activation: Activation, elements: int, num_threads: int) -> Iterator[Case]:
+    """Odd counts of rows: a few, and for each number of threads what makes a stack of 3 use it."""
+    counts = {1, 7}
     for threads in range(2, num_threads + 2):
-        few.add(int((threads - 0.5) * _GRAIN / (3 * elements)) | 1)
-    return tuple(sorted(few))
+        counts.add(int((threads - 0.5) * _GRAIN / (3 * elements)) | 1)
+    for rows in sorted(counts):
+        yield Case(
+            op=activation.name,
+            shape=f"{rows} x {elements}",
+            samples=((rows, elements),),
+            run=activation.run,
+        )

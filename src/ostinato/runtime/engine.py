@@ -91,7 +91,11 @@ class Engine:
             priority=request.priority,
             arrival=arrival,
         )
-        self._worker.put(running)
+        try:
+            self._worker.put(running)
+        except BaseException:  # an interrupt: it may be queued, and nobody has its handle
+            running.handle.cancel()
+            raise
         return running.handle
 
     def run(self, requests: Sequence[Request]) -> list[Output]:

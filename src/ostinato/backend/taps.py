@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import nn
+from transformers import UMT5EncoderModel
+
+Tap: TypeAlias = Callable[[str, torch.Tensor], None]
 
 
 @contextmanager
-def module_taps(
-    module: nn.Module, names: Iterable[str], tap: Callable[[str, torch.Tensor], None]
-) -> Generator[None, None, None]:
+def module_taps(module: nn.Module, names: Iterable[str], tap: Tap) -> Generator[None, None, None]:
     """Call `tap(name, output)` whenever the submodule of that path ran, in the order they run.
 
     Of a module that gives several values the first is taken. Raises AttributeError for a name
@@ -51,3 +52,9 @@ def wan_transformer_taps(num_layers: int, *, whole_blocks: bool) -> tuple[str, .
         names += [f"{block}.attn1.to_out.0", f"{block}.attn2.to_out.0", f"{block}.ffn"]
         names += [block] if whole_blocks else []
     return (*names, "proj_out")
+
+
+def text_encoder_taps(encoder: UMT5EncoderModel) -> tuple[str, ...]:
+    """Name what is looked at in a text encoder: the hidden states after each block."""
+    blocks = (f"encoder.block.{index}" for index in range(encoder.config.num_layers))
+    return (*blocks, "encoder.final_layer_norm")

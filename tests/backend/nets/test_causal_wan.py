@@ -10,6 +10,7 @@ import pytest
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
+from ostinato.errors import InvalidPlan
 from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
 from ostinato.backend.nets.dense_wan import block_causal_mask, dense_forward
 from ostinato.backend.nets.kv import ContextKV, LayerKV, Projected
@@ -189,10 +190,15 @@ def test_own_keys_come_last(wan: WanTransformer3DModel) -> None:
         own.key_raw,
         torch.cat((seen.values, own.value), 1),
     )
+    everything = slice(None)
     expected = net.complete(
-        0, hidden_states, modulation, Projected(projected[0], joined), text_kv[0], None
+        0,
+        hidden_states,
+        modulation,
+        Projected(projected[0], joined),
+        [(everything, text_kv[0], None)],
     )
-    actual = net.complete(0, hidden_states, modulation, projected, text_kv[0], seen)
+    actual = net.complete(0, hidden_states, modulation, projected, [(everything, text_kv[0], seen)])
     assert torch.equal(actual, expected)
 
 
@@ -229,7 +235,7 @@ def test_parts_compose_to_the_whole(wan: WanTransformer3DModel, cuts: tuple[int,
 def test_layers_refuse_a_context_of_another_length(wan: WanTransformer3DModel) -> None:
     net = CausalWan(wan)
     latents, timesteps, prompt_embeds = _inputs(1, FRAMES)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(InvalidPlan, match="layers are run"):
         net.forward(latents, timesteps, torch.arange(FRAMES), net.encode_text(prompt_embeds)[:-1])
 
 

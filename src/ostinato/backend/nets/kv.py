@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,21 @@ class TextKV(NamedTuple):
 
     key: torch.Tensor
     value: torch.Tensor
+
+
+class Segment(NamedTuple):
+    """The samples of a stacked call that belong together, and what they attend to.
+
+    rows: their place on the batch axis. text_kv and context: one entry a layer.
+    """
+
+    rows: slice
+    text_kv: Sequence[TextKV]
+    context: Sequence[ContextKV | None] | None
+
+    def seen(self, index: int) -> ContextKV | None:
+        """Return the context of the `index`-th of the layers."""
+        return None if self.context is None else self.context[index]
 
 
 class Grid(NamedTuple):

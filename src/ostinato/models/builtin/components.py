@@ -8,17 +8,23 @@ branch order and are stacked here, on the batch axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
+from ostinato.backend.batch_rules import BatchRules
 from ostinato.backend.finite import require_finite
-from ostinato.backend.nets.causal_wan import CausalWan, ContextKV, TextKV
+from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
+from ostinato.backend.nets.kv import ContextKV, LayerKV, Segment, TextKV
+from ostinato.backend.taps import Tap, module_taps, text_encoder_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
 from ostinato.errors import InvalidCard, InvalidPlan
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
@@ -33,6 +39,9 @@ from ostinato.models.builtin.prompt_words import unknown_words_advice
 from ostinato.models.builtin.text import encode_prompts, load_tokenizer
 
 Op = Callable[..., Mapping[str, object]]
+Inputs = Mapping[str, Any]
+"""Inputs of one call by name; each op states what it takes."""
+_CLEAN = torch.zeros((), dtype=torch.float32)  # the timestep of a finished block
 
 
 class _Ops:
@@ -72,6 +81,10 @@ class BuiltinTextEncoder(_Ops):
         tokenizer = load_tokenizer(folder / TOKENIZER)
         return cls(load_text_encoder(folder / spec.subfolder), tokenizer)
 
+    def observe(self, tap: Tap) -> AbstractContextManager[None]:
+        """Look into the encoder; see `ostinato.loop.observe`."""
+        return module_taps(self.text_encoder, text_encoder_taps(self.text_encoder), tap)
+
     def encode(self, text: str) -> Mapping[str, object]:
         """Encode one prompt; the empty prompt is the unconditional branch."""
         prompt_embeds = encode_prompts(self.tokenizer, self.text_encoder, [text])
@@ -90,6 +103,55 @@ class BuiltinTransformer(_Ops):
             {"encode_text": self.encode_text, "predict": self.predict, "store": self.store}
         )
         self.network = CausalWan(transformer)
+        # Elements per row of the activations: SiLU of the time embedding, GELU of the layers.
+        geometry = self.network.geometry
+        self._widths = (geometry.num_heads * geometry.head_dim, int(transformer.config["ffn_dim"]))
+
+    @property
+    def stacked_ops(self) -> Mapping[str, frozenset[str]]:
+        """Ops that take many requests at once: only the block's shape must agree."""
+        free = frozenset({"timestep", "first_frame", "text_kv", "context"})
+        return {"predict": free, "store": free}
+
+    def op_stacked(
+        self, name: str, rules: BatchRules
+    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]]]:
+        """Return a stackable op over the inputs of many calls; see `ostinato.loop.batch`."""
+        alone, geometry = self.op(name), self.network.geometry
+
+        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]]:
+            _, _, frames, height, width = items[0]["latents"].shape
+            rows = frames * geometry.rows(height) * geometry.columns(width)
+            # The time embedding is padded to EXACT_ROWS: more than that no batch can make good.
+            if rules.linear_rows > EXACT_ROWS or not rules.stacks(rows=rows, widths=self._widths):
+                return [alone(**inputs) for inputs in items]
+            return self._stacked(name, items)
+
+        return run
+
+    def observe(self, tap: Tap) -> AbstractContextManager[None]:
+        """Look into the network; see `ostinato.loop.observe`."""
+        return self.network.observe(tap)
+
+    def _stacked(self, name: str, items: Sequence[Inputs]) -> Sequence[Mapping[str, object]]:
+        stack = [_branch_inputs(**{"timestep": _CLEAN, **inputs}) for inputs in items]
+        stops = list(accumulate(len(part.latents) for part in stack))
+        rows = [slice(start, stop) for start, stop in pairwise((0, *stops))]
+        segments = [
+            Segment(place, part.text_kv, part.context)
+            for place, part in zip(rows, stack, strict=True)
+        ]
+        latents = torch.cat([part.latents for part in stack])
+        timesteps = torch.cat([part.timesteps for part in stack])
+        positions = torch.cat([part.positions.expand_as(part.timesteps) for part in stack])
+        if name == "predict":
+            velocity, _ = self.network.forward_of(latents, timesteps, positions, segments)
+            return [{"prediction": velocity[place]} for place in rows]
+        layers = self.network.forward_kv_of(latents, timesteps, positions, segments)
+        return [
+            {"layers": tuple(LayerKV(*(tensor[place] for tensor in layer)) for layer in layers)}
+            for place in rows
+        ]
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
@@ -118,8 +180,10 @@ class BuiltinTransformer(_Ops):
         context: tuple[ContextKV, ...] | None,
     ) -> Mapping[str, object]:
         """Predict the flow velocity of every branch, [B, C, T, H, W] from latents [1, ...]."""
-        stacked, timesteps, positions = _branch_inputs(latents, timestep, first_frame, text_kv)
-        velocity, _ = self.network.forward(stacked, timesteps, positions, text_kv, context)
+        part = _branch_inputs(latents, timestep, first_frame, text_kv, context)
+        velocity, _ = self.network.forward(
+            part.latents, part.timesteps, part.positions, text_kv, context
+        )
         return {"prediction": velocity}
 
     def store(
@@ -130,9 +194,10 @@ class BuiltinTransformer(_Ops):
         context: tuple[ContextKV, ...] | None,
     ) -> Mapping[str, object]:
         """Compute a finished block's clean K/V: a pass at timestep 0 whose output is not used."""
-        clean = torch.zeros((), dtype=torch.float32)
-        stacked, timesteps, positions = _branch_inputs(latents, clean, first_frame, text_kv)
-        layers = self.network.forward_kv(stacked, timesteps, positions, text_kv, context)
+        part = _branch_inputs(latents, _CLEAN, first_frame, text_kv, context)
+        layers = self.network.forward_kv(
+            part.latents, part.timesteps, part.positions, text_kv, context
+        )
         return {"layers": layers}
 
 
@@ -160,6 +225,11 @@ class BuiltinCodec(_Ops):
         _require_float32(spec, precision)
         return cls(load_codec(folder / spec.subfolder))
 
+    def observe(self, tap: Tap) -> AbstractContextManager[None]:
+        """Look into the decoder; see `ostinato.loop.observe`."""
+        convs = [f"convs.{index}" for index in range(len(self.codec.convs))]
+        return module_taps(self.codec, ("conv_in", *convs, "proj_out"), tap)
+
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
         """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3].
 
@@ -171,17 +241,31 @@ class BuiltinCodec(_Ops):
         return {"frames": frames}
 
 
+class _BranchInputs(NamedTuple):
+    """A block repeated for each branch; timesteps [B,T], positions [T]."""
+
+    latents: torch.Tensor
+    timesteps: torch.Tensor
+    positions: torch.Tensor
+    text_kv: tuple[TextKV, ...]
+    context: tuple[ContextKV, ...] | None
+
+
 def _branch_inputs(
     latents: torch.Tensor,
     timestep: torch.Tensor,
     first_frame: torch.Tensor,
     text_kv: tuple[TextKV, ...],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Repeat a block for each branch; returns latents, timesteps [B, T], positions [T]."""
+    context: tuple[ContextKV, ...] | None,
+) -> _BranchInputs:
     num_branches, num_frames = text_kv[0].key.shape[0], latents.shape[2]
-    stacked = latents.expand(num_branches, *latents.shape[1:])
-    timesteps = timestep.float().expand(num_branches, num_frames)
-    return stacked, timesteps, torch.arange(num_frames, dtype=torch.int64) + first_frame
+    return _BranchInputs(
+        latents.expand(num_branches, *latents.shape[1:]),
+        timestep.float().expand(num_branches, num_frames),
+        torch.arange(num_frames, dtype=torch.int64) + first_frame,
+        text_kv,
+        context,
+    )
 
 
 def _require_float32(spec: ComponentSpec, precision: PrecisionSpec) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,24 +14,8 @@ from ostinato.api import Engine
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
 from ostinato.request import Request
-from ostinato.runtime import Output, ReadyRequest
-from ostinato.tasks import RequestId
-
-
-@dataclass
-class RandomTurns:
-    """Any of the ready requests, by a seeded draw; records what it chose."""
-
-    seed: int
-    chosen: list[RequestId] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-
-    def choose(self, ready: tuple[ReadyRequest, ...]) -> RequestId:
-        self.chosen.append(self._random.choice(ready).request_id)
-        return self.chosen[-1]
-
+from ostinato.runtime import Output
+from support.turns import RandomTurns
 
 BUILTIN = tuple(
     Request(
@@ -121,8 +102,7 @@ def test_eight_requests_in_random_order_equal_each_alone(
         outputs = [handle.result() for handle in handles]
         assert all(equal(out, expected[i]) for out, i in zip(outputs, order, strict=True))
         assert all(resident.pages.num_pages == 0 for resident in residents)
-    switches = sum(a != b for a, b in itertools.pairwise(turns.chosen))
-    assert switches > 20, "the requests were not interleaved, so this run proved nothing"
+    assert turns.num_switches > 20, "the requests were not interleaved, so this run proved nothing"
 
 
 def test_the_gate_bites(

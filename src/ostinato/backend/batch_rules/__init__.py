@@ -4,3 +4,5 @@ from ostinato.backend.batch_rules._kernels import Kernels as Kernels
 from ostinato.backend.batch_rules._probe import probe_batch_rules as probe_batch_rules
 from ostinato.backend.batch_rules._rules import NEVER as NEVER
 from ostinato.backend.batch_rules._rules import BatchRules as BatchRules
+from ostinato.backend.batch_rules._thorough import Finding as Finding
+from ostinato.backend.batch_rules._thorough import probe_thoroughly as probe_thoroughly

@@ -21,6 +21,15 @@ class Attention(NamedTuple):
     heads: int
     head_dim: int
 
+    def describe(self) -> str:
+        """Say it in words."""
+        return f"{self.queries} on {self.keys} tokens, {self.heads} heads of {self.head_dim}"
+
+    def samples(self) -> tuple[tuple[int, int, int], ...]:
+        """Return the shapes [L, N, D] of query, key and value."""
+        keys = (self.keys, self.heads, self.head_dim)
+        return (self.queries, self.heads, self.head_dim), keys, keys
+
 
 class Conv(NamedTuple):
     """Channels, and the length of each side of the sample and of the window."""
@@ -50,16 +59,51 @@ _FRAMES = 3
 def attention_cases(kernels: Kernels, sizes: tuple[Attention, ...] = ATTENTIONS) -> Iterator[Case]:
     """Yield dot-product attention: plain, with keys masked out, with a bias on the scores."""
     for size in sizes:
-        queries = (size.queries, size.heads, size.head_dim)
-        keys = (size.keys, size.heads, size.head_dim)
         scores = (size.heads, size.queries, size.keys)
-        words = f"{size.queries} on {size.keys} tokens, {size.heads} heads of {size.head_dim}"
-        for name, run, samples in (
-            ("attention", _attend, (queries, keys, keys)),
-            ("attention, masked", _attend_masked, (queries, keys, keys, (1, 1, size.keys))),
-            ("attention, biased", _attend_biased, (queries, keys, keys, scores)),
+        for name, run, more in (
+            ("attention", attend, ()),
+            ("attention, masked", _attend_masked, ((1, 1, size.keys),)),
+            ("attention, biased", attend, (scores,)),
         ):
-            yield Case(op=name, shape=words, samples=samples, run=partial(run, kernels.attention))
+            yield Case(
+                op=name,
+                shape=size.describe(),
+                samples=(*size.samples(), *more),
+                run=partial(run, kernels.attention),
+            )
+
+
+def matmul_attention_cases(sizes: tuple[Attention, ...] = ATTENTIONS) -> Iterator[Case]:
+    """Yield attention by two matrix products and a softmax, as T5 encoders compute it."""
+    for size in sizes:
+        yield Case(
+            op="attention by products",
+            shape=size.describe(),
+            samples=size.samples(),
+            run=partial(attend, _products),
+        )
+
+
+def draw_attention(
+    size: Attention, generator: torch.Generator, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Draw query [1, L, N, D] and key and value [1, S, N, D] of one sample."""
+    query, key, value = (
+        torch.randn(1, *sample, generator=generator).to(dtype) for sample in size.samples()
+    )
+    return query, key, value
+
+
+def attend(
+    kernel: Kernel,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attend over tokens [B, L, N, D], with the heads moved to the front as modules do."""
+    heads_first = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    return kernel(*heads_first, attn_mask=attn_mask)
 
 
 def norm_cases(kernels: Kernels) -> Iterator[Case]:
@@ -140,18 +184,6 @@ def _convolve(
     return kernel(padded, weight.to(dtype), bias.to(dtype), stride=stride)
 
 
-def _attend(
-    kernel: Kernel,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Attend over tokens [B, L, N, D], with the heads moved to the front as modules do."""
-    heads_first = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    return kernel(*heads_first, attn_mask=attn_mask)
-
-
 def _attend_masked(
     kernel: Kernel,
     query: torch.Tensor,
@@ -161,14 +193,13 @@ def _attend_masked(
 ) -> torch.Tensor:
     seen = noise > -0.84  # four fifths of a standard normal
     seen[..., 0] = True  # where no key is seen, the result is NaN
-    return _attend(kernel, query, key, value, seen)
+    return attend(kernel, query, key, value, seen)
 
 
-def _attend_biased(
-    kernel: Kernel,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bias: torch.Tensor,
+def _products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None
 ) -> torch.Tensor:
-    return _attend(kernel, query, key, value, bias)
+    scores = query @ key.transpose(-1, -2)
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(dim=-1) @ value

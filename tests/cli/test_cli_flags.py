@@ -19,6 +19,7 @@ FLAGS = (
     ("inspect", "MODEL --debug --help --json"),
     ("train", "RECIPE --debug --export-to --help --json --list --no-resume --output-dir --parent --quiet"),
     ("eval", "MODEL --debug --help --json --prompts --quiet --suite"),
+    ("doctor", "--debug --help --json --quick"),
 )
 
 

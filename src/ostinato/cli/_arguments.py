@@ -119,7 +119,15 @@ class Eval(Common):
     """No progress on stderr."""
 
 
-Command: TypeAlias = Generate | Models | Inspect | Train | Eval
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor(Common):
+    """Say what this machine is, what exact batches need on it, and what is missing."""
+
+    quick: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Leave out the table of operations, which takes a minute."""
+
+
+Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Doctor
 
 SUBCOMMANDS = (
     Annotated[Generate, subcommand("generate")]
@@ -127,4 +135,5 @@ SUBCOMMANDS = (
     | Annotated[Inspect, subcommand("inspect")]
     | Annotated[Train, subcommand("train")]
     | Annotated[Eval, subcommand("eval")]
+    | Annotated[Doctor, subcommand("doctor")]
 )

@@ -1,0 +1,1 @@
+"""Benchmarks: each measures the real thing and ends with a report held against targets."""

@@ -1,0 +1,54 @@
+"""What a process holds of its machine, as the kernel counts it (Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ostinato.errors import BadInput
+
+_SELF = Path("/proc/self")
+
+
+class Footprint(NamedTuple):
+    """Threads of any library, open descriptors, resident memory."""
+
+    threads: int
+    descriptors: int
+    rss_bytes: int
+
+
+def footprint() -> Footprint:
+    """Look, after garbage is collected and free memory is given back.
+
+    Raises BadInput where the kernel does not tell.
+    """
+    if not (_SELF / "statm").is_file():
+        raise BadInput("leaks are counted in /proc/self, which this system lacks; run it on Linux")
+    gc.collect()
+    _trim()
+    pages = int((_SELF / "statm").read_text().split()[1])
+    return Footprint(
+        threads=len(os.listdir(_SELF / "task")),
+        descriptors=len(os.listdir(_SELF / "fd")),
+        rss_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
+    )
+
+
+def slope(positions: Sequence[int], values: Sequence[int]) -> float:
+    """Return the least-squares growth of a value by unit of position."""
+    assert len(positions) > 1, "a line needs two points"
+    return float(np.polyfit(positions, values, deg=1)[0])
+
+
+def _trim() -> None:
+    """Have glibc give free memory back; other allocators have no such call."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

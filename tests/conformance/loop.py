@@ -11,79 +11,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
 
+from conformance.loop_driving import DrivenLoop, WatchedPages, WatchedSlots, page_ids, pages_read
 from conformance.values import Snapshot, differences, leaves, mutable_parts, snapshot
-from ostinato.card import LoopSpec
-from ostinato.errors import InvalidCard, PageViolation
-from ostinato.loop.contract import (
-    Component,
-    Done,
-    Emission,
-    LayerEntry,
-    Loop,
-    LoopContext,
-    LoopResult,
-    Ring,
-)
+from ostinato.errors import InvalidCard
+from ostinato.loop.contract import Done, Emission, LoopContext
 from ostinato.loop.driver import run_plan
-from ostinato.loop.execute import commit, execute
+from ostinato.loop.execute import execute
 from ostinato.loop.noise import NoiseStream
-from ostinato.memory import KVPool, KVRing
-from ostinato.request import GenerationSpec
-from ostinato.work import CacheRef, PageId, PageRef, WorkPlan, WorkResult, WorkUnitKind
+from ostinato.work import WorkUnitKind
 from support.kernels import kernels_of
 
 
-class Turn(NamedTuple):
-    """One step: the state before it, what it asked for, what came of it, the state after it."""
-
-    before: object
-    plan: WorkPlan
-    result: WorkResult
-    after: object
-
-
-class WatchedPages:
-    """A pool that keeps to the rules of pages and remembers what was asked of it."""
-
-    def __init__(self) -> None:
-        self.pool = KVPool()
-        self.rings: list[Ring] = []
-        self.written: list[PageRef] = []
-
-    def open_ring(self, num_pages: int) -> Ring:
-        self.rings.append(self.pool.open_ring(num_pages))
-        return self.rings[-1]
-
-    def commit(self, target: PageRef, layers: Sequence[LayerEntry]) -> None:
-        assert target not in self.written, f"{target} is written twice"
-        self.pool.commit(target, layers)
-        self.written.append(target)
-
-    def read(self, ref: CacheRef) -> object:
-        unwritten = [page for page in ref.pages if page not in self.written]
-        assert unwritten == [], f"{unwritten} are read before they are committed"
-        return self.pool.read(ref)
-
-
-class WatchedSlots:
-    """Slots that remember which were read."""
-
-    def __init__(self, values: Mapping[str, object]) -> None:
-        self.values = values
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> object:
-        self.read.add(name)
-        return self.values[name]
-
-
-class LoopSuite:
+class LoopSuite(DrivenLoop):
     """What is asked of a loop.
 
     factory, loop_spec: how the card makes it. reads, writes: the slots that its node declares.
@@ -92,59 +35,6 @@ class LoopSuite:
     sampler and seed, the first guided and with a seed that matters. refused: requests that `check`
     turns away.
     """
-
-    # Any: each loop has a state type of its own, and the suite looks into none.
-    factory: ClassVar[Callable[[LoopSpec], Loop[Any]]]
-    loop_spec: ClassVar[LoopSpec]
-    reads: ClassVar[frozenset[str]]
-    writes: ClassVar[frozenset[str]]
-    facts: ClassVar[Mapping[str, object]]
-
-    def component(self) -> Component:
-        raise NotImplementedError
-
-    def slots(self) -> Mapping[str, object]:
-        raise NotImplementedError
-
-    def specs(self) -> tuple[GenerationSpec, ...]:
-        raise NotImplementedError
-
-    def refused(self) -> tuple[GenerationSpec, ...]:
-        raise NotImplementedError
-
-    def loop(self) -> Loop[object]:
-        return type(self).factory(self.loop_spec)
-
-    def begin(
-        self, loop: Loop[object], spec: GenerationSpec, pages: WatchedPages | None = None
-    ) -> object:
-        """Start a request as the runtime does."""
-        noise = NoiseStream(seed=spec.seed)
-        rings = (pages or WatchedPages()).open_ring
-        context = LoopContext(facts=self.facts, noise=noise, open_ring=rings)
-        return loop.init(spec, self.slots(), context)
-
-    def turns(
-        self,
-        loop: Loop[object],
-        spec: GenerationSpec,
-        pages: WatchedPages | None = None,
-        net: Component | None = None,
-    ) -> Iterator[Turn]:
-        """Drive a request; each step's pages are committed before it is looked at."""
-        pages, net = pages or WatchedPages(), net or self.component()
-        state = self.begin(loop, spec, pages)
-        while not isinstance(plan := loop.next(state), Done):
-            result = run_plan(plan, lambda _: net, pages)
-            with torch.no_grad():
-                after = loop.advance(state, result)
-            yield Turn(state, plan, result, after)
-            state = after
-
-    def final(self, loop: Loop[object], spec: GenerationSpec) -> LoopResult:
-        """Drive to the end."""
-        *_, last = self.turns(loop, spec)
-        return loop.finalize(last.after)
 
     def test_next_runs_no_kernel(self) -> None:
         loop = self.loop()
@@ -267,8 +157,8 @@ class LoopSuite:
 
     def test_two_requests_share_nothing_that_changes(self) -> None:
         """Neither containers nor tensor memory; schedules and facts are nobody's to change."""
-        loop, spec, pages = self.loop(), self.specs()[0], WatchedPages()
-        common = mutable_parts((loop, self.facts, spec, pages.pool))
+        loop, spec = self.loop(), self.specs()[0]
+        common = mutable_parts((self.facts, spec))
         states = [[t.after for t in self.turns(loop, spec, WatchedPages())] for _ in range(2)]
         one, other = (mutable_parts(tuple(reached)) for reached in states)
         shared = {one[key] for key in (set(one) & set(other)) - set(common)}
@@ -278,21 +168,14 @@ class LoopSuite:
         """Which `WatchedPages` sees to; and each request keeps to its own ring."""
         loop, pages = self.loop(), WatchedPages()
         for spec in self.specs():
-            others = {page for ring in pages.rings for page in _page_ids(ring)}
+            others = {page for ring in pages.rings for page in page_ids(ring)}
             written = len(pages.written)
             for turn in self.turns(loop, spec, pages):
                 ids = {call.call_id for call in turn.plan.calls}
                 assert {entry.output.call for entry in turn.plan.commits} <= ids
-                refs = {ref for call in turn.plan.calls for ref in _pages_read(dict(call.inputs))}
+                refs = {ref for call in turn.plan.calls for ref in pages_read(dict(call.inputs))}
                 assert not {ref.page for ref in refs} & others
             assert not {ref.page for ref in pages.written[written:]} & others
-
-    def test_a_plan_committed_again_is_refused(self) -> None:
-        loop, net, pages = self.loop(), self.component(), WatchedPages()
-        for turn in self.turns(loop, self.specs()[0], pages):
-            for _ in turn.plan.commits:
-                with pytest.raises(PageViolation):
-                    commit(turn.plan, execute(turn.plan, lambda _: net, pages.pool), pages.pool)
 
     def test_noise_depends_on_the_seed_alone(self) -> None:
         """Not on the process's generator, nor on who ran before; and it is not touched."""
@@ -309,13 +192,14 @@ class LoopSuite:
         assert differences(expected, self.final(loop, other)) != []
 
     def test_interleaved_is_alone(self) -> None:
-        """One loop object, any order of steps."""
+        """One loop object; the turn goes to another request at each step, whichever."""
         loop, specs, draw = self.loop(), self.specs(), random.Random(0)
         alone = [snapshot(self.final(self.loop(), spec)) for spec in specs]
         runs = {index: self.turns(loop, spec) for index, spec in enumerate(specs)}
         last: dict[int, object] = {}
+        index = -1
         while runs:
-            index = draw.choice(sorted(runs))
+            index = draw.choice(sorted(set(runs) - {index}) or sorted(runs))
             turn = next(runs[index], None)
             if turn is None:
                 del runs[index]
@@ -350,19 +234,3 @@ class LoopSuite:
             tensors = [leaf for _, leaf in leaves(trained) if isinstance(leaf, torch.Tensor)]
             followed += any(tensor.requires_grad for tensor in tensors)
         assert followed > 0
-
-
-def _page_ids(ring: Ring) -> tuple[PageId, ...]:
-    assert isinstance(ring, KVRing)
-    return ring.page_ids
-
-
-def _pages_read(inputs: object) -> Iterator[PageRef]:
-    if isinstance(inputs, CacheRef):
-        yield from inputs.pages
-    elif isinstance(inputs, Mapping):
-        for value in inputs.values():
-            yield from _pages_read(value)
-    elif isinstance(inputs, tuple):
-        for value in inputs:
-            yield from _pages_read(value)

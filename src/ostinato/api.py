@@ -10,15 +10,11 @@ from ostinato.errors import UnknownField
 from ostinato.models.registry import open_model
 from ostinato.request import Request
 from ostinato.runtime import Engine as RuntimeEngine
-from ostinato.runtime import Handle, Output, ResidentModel, TurnPolicy
+from ostinato.runtime import Handle, Output, ResidentModel
 
 
 class Engine(RuntimeEngine):
     """One engine, many models; the command line and `Model.generate` use this very class."""
-
-    def __init__(self, policy: TurnPolicy | None = None) -> None:
-        """Start the device worker; `policy` decides whose step is next."""
-        super().__init__(policy)
 
     def add(self, source: Model | ModelSource | str | Path) -> ResidentModel:
         """Make a model known: a loaded Model, or whatever `load` takes."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
+from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.errors import EngineClosed, InternalError
-from ostinato.runtime.policy import TurnPolicy
+from ostinato.loop.batch import BatchKey, execute_together
+from ostinato.runtime.policy import ReadyRequest, TurnPolicy
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.threads import cpu_turn
 from ostinato.tasks import RequestId
@@ -25,10 +28,15 @@ Active = dict[RequestId, RunningRequest]
 class DeviceWorker:
     """Owns the thread, the queue in front of it and the requests in turn."""
 
-    def __init__(self, policy: TurnPolicy, forced_threads: int | None) -> None:
-        """Start the thread; `forced_threads` overrides what cards say."""
+    def __init__(self, policy: TurnPolicy, forced_threads: int | None, max_batch: int = 1) -> None:
+        """Start the thread; `forced_threads` overrides what cards say.
+
+        max_batch: requests whose equal calls may be stacked into one turn.
+        """
         self._policy = policy
         self._forced_threads = forced_threads
+        self._max_batch = max_batch
+        self._rules: dict[int, BatchRules] = {}  # by thread count, measured when first needed
         self._wake = threading.Condition()
         self._inbox: list[RunningRequest] = []
         self._closing = False
@@ -103,12 +111,60 @@ class DeviceWorker:
 
     def _tick(self, active: Active, tick: int) -> None:
         ready = tuple(running.ready() for running in active.values())
+        leader = active[self._choose(ready)]
+        group = self._group(leader, active, ready)
+        with cpu_turn(self._forced_threads or leader.cpu_threads) as threads:
+            if len(group) == 1:
+                ends = [leader.turn(tick, threads)]
+            else:
+                ends = self._turn_together(group, tick, threads)
+        for running, end in zip(group, ends, strict=True):
+            if end is not None:
+                del active[running.spec.request_id]
+                end()
+
+    def _choose(self, ready: tuple[ReadyRequest, ...]) -> RequestId:
         chosen = self._policy.choose(ready)
-        if chosen not in active:
+        if all(request.request_id != chosen for request in ready):
             raise InternalError(f"the policy chose {chosen!r}, which is not among the ready")
-        running = active[chosen]
-        with cpu_turn(self._forced_threads or running.cpu_threads) as threads:
-            end = running.turn(tick, threads)
-        if end is not None:
-            del active[chosen]
-            end()
+        return chosen
+
+    def _group(
+        self, leader: RunningRequest, active: Active, ready: tuple[ReadyRequest, ...]
+    ) -> list[RunningRequest]:
+        """Return the leader and those whose calls go with its own, as the policy picks them."""
+        key = leader.batch_key() if self._max_batch > 1 else None
+        if key is None:
+            return [leader]
+        group = [leader]
+        alike = tuple(
+            request
+            for request in ready
+            if active[request.request_id] is not leader
+            and _goes_with(leader, active[request.request_id], key)
+        )
+        while alike and len(group) < self._max_batch:
+            chosen = self._choose(alike)
+            group.append(active[chosen])
+            alike = tuple(request for request in alike if request.request_id != chosen)
+        return group
+
+    def _turn_together(
+        self, group: list[RunningRequest], tick: int, threads: int
+    ) -> list[Callable[[], None] | None]:
+        model = group[0].model
+        if threads not in self._rules:
+            self._rules[threads] = probe_batch_rules()
+        started = time.perf_counter()
+        shares = execute_together(
+            [running.plan for running in group], model.component, model.pages, self._rules[threads]
+        )
+        device_s = (time.perf_counter() - started) / len(group)
+        return [
+            running.share(tick, threads, share, device_s)
+            for running, share in zip(group, shares, strict=True)
+        ]
+
+
+def _goes_with(leader: RunningRequest, other: RunningRequest, key: BatchKey) -> bool:
+    return other.model is leader.model and other.batch_key() == key

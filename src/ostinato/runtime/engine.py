@@ -18,6 +18,7 @@ from types import TracebackType
 from ostinato.card import ModelSource
 from ostinato.env import Environment
 from ostinato.errors import BadInput, EngineClosed, InvalidRequest, UnknownModel
+from ostinato.loop.observe import Observer
 from ostinato.program import LoopNode, Program
 from ostinato.request import CancelScope, GenerationSpec, Request
 from ostinato.runtime.core import DeviceWorker
@@ -37,13 +38,32 @@ class Engine:
     and so is every engine when the interpreter exits.
     """
 
-    def __init__(self, policy: TurnPolicy | None = None) -> None:
-        """Start the device worker; `policy` decides turns (round robin by default)."""
+    def __init__(
+        self,
+        policy: TurnPolicy | None = None,
+        *,
+        max_batch: int = 1,
+        observer: Observer | None = None,
+    ) -> None:
+        """Start the device worker.
+
+        policy: decides turns (round robin by default). max_batch: up to so many requests whose
+        next calls agree in shape share one forward, each with the bytes that it would get alone.
+        observer: is shown every unit, each of which then runs by itself.
+        Raises BadInput for a max_batch below 1.
+        """
+        if max_batch < 1:
+            raise BadInput(f"max_batch is {max_batch!r}; expected a whole number of at least 1")
+        self._observer = observer
         self._models: dict[str, ResidentModel] = {}
         self._models_lock = threading.Lock()
         self._ids = itertools.count(1)
         self._pid = os.getpid()
-        self._worker = DeviceWorker(policy or RoundRobin(), Environment.read().num_threads)
+        self._worker = DeviceWorker(
+            policy or RoundRobin(),
+            Environment.read().num_threads,
+            max_batch if observer is None else 1,
+        )
         self._finalizer = weakref.finalize(self, self._worker.stop)
 
     def add(self, source: ModelSource) -> ResidentModel:
@@ -90,6 +110,7 @@ class Engine:
             deadline=None if request.deadline_s is None else time.monotonic() + request.deadline_s,
             priority=request.priority,
             arrival=arrival,
+            observer=self._observer,
         )
         try:
             self._worker.put(running)

@@ -19,6 +19,7 @@ class Provenance:
 
     spec: the request with every default filled in. cpu_threads: threads of its kernels; some of
     them round differently at another count. calls: executed calls by `component.op`.
+    stacked_steps: steps that shared a forward with other requests.
     device_s: device-seconds spent on its steps, and by node. load_s: seconds spent loading
     components for it.
     versions: library versions by name.
@@ -31,6 +32,7 @@ class Provenance:
     determinism: str
     cpu_threads: int
     calls: Mapping[str, int]
+    stacked_steps: int
     device_s: float
     device_s_by_node: Mapping[str, float]
     load_s: float

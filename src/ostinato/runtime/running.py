@@ -15,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
+from ostinato.loop.batch import BatchKey, Share, batch_key
 from ostinato.loop.contract import Done, LoopContext, Ring
 from ostinato.loop.execute import commit, execute
 from ostinato.loop.noise import NoiseStream
+from ostinato.loop.observe import Observer, Unit
 from ostinato.media import Video
 from ostinato.program import LoopNode, Node, Program, ProgramRun, ProgramState
 from ostinato.request import CancelScope, GenerationSpec
@@ -27,7 +29,7 @@ from ostinato.runtime.policy import ReadyRequest
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.watch import require_finite
 from ostinato.tasks import OutputName
-from ostinato.work import WorkPlan
+from ostinato.work import WorkPlan, WorkResult
 
 T = TypeVar("T")
 
@@ -48,6 +50,7 @@ class RunningRequest:
         deadline: float | None,
         priority: int,
         arrival: int,
+        observer: Observer | None = None,
     ) -> None:
         """Select the least nodes; deadline is a `time.monotonic` instant."""
         self.spec = spec
@@ -58,10 +61,12 @@ class RunningRequest:
         self._deadline = deadline
         self._priority = priority
         self._arrival = arrival
+        self._observer = observer
         self._last_turn = -1
         nodes = program.select(spec.outputs, lambda node: model.loop(node.loop).reads(spec))
         self._run = ProgramRun(spec, nodes, model.loop, self._context)
         self._state: ProgramState | None = None
+        self._plan: WorkPlan | Done | None = None  # of the state; None before the first turn
         self._total = sum(self._num_plans(nodes, node) for node in nodes)
         self._num_done = 0
         self._calls: Counter[str] = Counter()
@@ -70,6 +75,7 @@ class RunningRequest:
         self._advice: list[str] = []
         self._frames_told = 0
         self._num_threads = 0
+        self._num_stacked = 0
 
     @property
     def cpu_threads(self) -> int | None:
@@ -84,6 +90,25 @@ class RunningRequest:
             arrival=self._arrival,
             last_turn=self._last_turn,
         )
+
+    @property
+    def model(self) -> ResidentModel:
+        """The resident model that serves this request."""
+        return self._model
+
+    @property
+    def plan(self) -> WorkPlan:
+        """What the next turn runs; known once the first turn is over."""
+        assert isinstance(self._plan, WorkPlan), "a request that has begun and has not ended"
+        return self._plan
+
+    def batch_key(self) -> BatchKey | None:
+        """Return what the next plan can be stacked by; None before the first turn."""
+        if not isinstance(self._plan, WorkPlan):
+            return None
+        if not {call.component for call in self._plan.calls} <= set(self._model.loaded):
+            return None
+        return batch_key(self._plan, self._model.component)
 
     def deadline_error(self, now: float) -> DeadlineExceeded | None:
         """Return the failure of a request that has passed its deadline, None before it."""
@@ -100,9 +125,33 @@ class RunningRequest:
         The worker ends it once the turn is over: who hears of the end finds the process as it
         was. Whatever a step raises, SystemExit included, is this request's failure alone.
         """
+        return self._take_turn(tick, num_threads, self._step)
+
+    def share(
+        self, tick: int, num_threads: int, share: Share, device_s: float
+    ) -> Callable[[], None] | None:
+        """Take what a stack made of this request's plan, as `turn` does what it makes alone.
+
+        device_s: this request's part of what the stack cost.
+        """
+
+        def step() -> None:
+            if share.error is not None:
+                raise share.error
+            assert share.result is not None, "a share has a result or an error"
+            assert self._state is not None, "a plan was stacked, so there is a state"
+            self._num_stacked += 1
+            self._fold(self._state, self.plan, share.result, device_s)
+
+        return self._take_turn(tick, num_threads, step)
+
+    def _take_turn(
+        self, tick: int, num_threads: int, step: Callable[[], None]
+    ) -> Callable[[], None] | None:
         self._last_turn, self._num_threads = tick, num_threads
         try:
-            if self._step():
+            step()
+            if not isinstance(self._plan, Done):
                 return None
             output = self._output()
         except BaseException as error:
@@ -132,7 +181,7 @@ class RunningRequest:
 
     def _end(self, tell: Callable[[T], None], value: T) -> None:
         """Free what the request held, then tell: who hears of the end finds nothing held."""
-        self._state = None
+        self._state = self._plan = None
         try:
             self.scope.close()
         except BaseException as group:
@@ -142,30 +191,38 @@ class RunningRequest:
             return
         tell(value)
 
-    def _step(self) -> bool:
+    def _step(self) -> None:
         if self._state is None:
             self.handle.tell_started()
             self._state = self._run.enter(self._run.init())
-        plan = self._run.next(self._state)
-        assert not isinstance(plan, Done), "a finished request gets no turn"
-        self._state = self._run.enter(self._execute(self._state, plan))
-        return not isinstance(self._run.next(self._state), Done)
-
-    def _execute(self, state: ProgramState, plan: WorkPlan) -> ProgramState:
-        node = self._run.node_name(state)
+            self._plan = self._run.next(self._state)
+        state, plan = self._state, self.plan
         self._load_s += self._model.load_s(tuple(call.component for call in plan.calls))
+        watch = None
+        if self._observer is not None:
+            unit = Unit(self.spec.request_id, self._run.node_name(state), self._num_done + 1)
+            watch = self._observer.watch(unit)
         started = time.perf_counter()
-        result = execute(plan, self._model.component, self._model.pages)
+        result = execute(plan, self._model.component, self._model.pages, watch=watch)
+        self._fold(state, plan, result, time.perf_counter() - started)
+
+    def _fold(
+        self, state: ProgramState, plan: WorkPlan, result: WorkResult, executed_s: float
+    ) -> None:
+        """Commit and advance: what follows the calls of a plan, stacked or not."""
+        node = self._run.node_name(state)
+        started = time.perf_counter()
         where = f"request {self.spec.request_id}: step {self._num_done + 1} of node {node!r}"
         require_finite(result, where)
         commit(plan, result, self._model.pages)
         state = self._run.advance(state, result)
-        spent = time.perf_counter() - started
+        spent = executed_s + time.perf_counter() - started
         self._device_s[node] = self._device_s.get(node, 0.0) + spent
         self._calls.update(f"{call.component}.{call.op}" for call in plan.calls)
         self._num_done += 1
         self._tell(state, node)
-        return state
+        self._state = self._run.enter(state)
+        self._plan = self._run.next(self._state)
 
     def _tell(self, state: ProgramState, node: str) -> None:
         for note in state.notes:
@@ -227,6 +284,7 @@ class RunningRequest:
             determinism=card.parity.output_determinism.value,
             cpu_threads=self._num_threads,
             calls=dict(self._calls),
+            stacked_steps=self._num_stacked,
             device_s=sum(self._device_s.values()),
             device_s_by_node=dict(self._device_s),
             load_s=self._load_s,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -21,6 +22,18 @@ def require_finite(result: WorkResult, where: str) -> None:
             for path, tensor in _tensors(value, name):
                 if not bool(torch.isfinite(tensor).all()):
                     raise NonFinite(f"{where} gave NaN or infinity in {path!r} of call {call!r}")
+
+
+@contextmanager
+def located(where: str) -> Generator[None, None, None]:
+    """Say where the request was when an op or a sampler itself found NaN or infinity.
+
+    Raises NonFinite that begins with `where`, from the one that was raised inside.
+    """
+    try:
+        yield
+    except NonFinite as error:
+        raise NonFinite(f"{where}: {error}") from error
 
 
 def _tensors(value: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:

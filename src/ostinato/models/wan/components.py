@@ -7,9 +7,10 @@ Invariant: an operation keeps nothing on its module, so requests may interleave 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -20,7 +21,10 @@ from diffusers.video_processor import VideoProcessor
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
+from ostinato.backend.batch_rules import BatchRules
 from ostinato.backend.finite import require_finite
+from ostinato.backend.nets.wan_stack import WanSample, can_stack, stacked_forward
+from ostinato.backend.taps import Tap, module_taps, text_encoder_taps, wan_transformer_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
 from ostinato.errors import InvalidPlan
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
@@ -30,6 +34,8 @@ from ostinato.models.wan.layout import TOKENIZER
 from ostinato.models.wan.loading import load_module, load_tokenizer
 
 Op = Callable[..., Mapping[str, object]]
+Inputs = Mapping[str, Any]
+"""Inputs of one call by name; each op states what it takes."""
 
 # WanPipeline's max_sequence_length: the prompt length that the published weights were made for.
 MAX_PROMPT_TOKENS = 512
@@ -56,6 +62,10 @@ class WanTextEncoder:
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
         return _op({"encode": self.encode}, name, self)
+
+    def observe(self, tap: Tap) -> AbstractContextManager[None]:
+        """Look into the encoder; see `ostinato.loop.observe`."""
+        return module_taps(self.module, text_encoder_taps(self.module), tap)
 
     def encode(self, text: str) -> dict[str, object]:
         """Return prompt_embeds [1,512,D], zero beyond the prompt; notes when it was cut."""
@@ -110,6 +120,30 @@ class WanTransformer:
         """Return an operation by name; raises InvalidPlan."""
         return _op({"predict": self.predict}, name, self)
 
+    @property
+    def stacked_ops(self) -> Mapping[str, frozenset[str]]:
+        """Ops that take many requests at once, each at a step of its own."""
+        return {"predict": frozenset()}
+
+    def op_stacked(
+        self, name: str, rules: BatchRules
+    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]]]:
+        """Return a stackable op over the inputs of many calls; see `ostinato.loop.batch`."""
+        alone = self.op(name)
+
+        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]]:
+            samples = [self._sample(**inputs) for inputs in items]
+            if not can_stack(self.module, samples[0], rules):
+                return [alone(**inputs) for inputs in items]
+            return [{"prediction": v} for v in stacked_forward(self.module, samples)]
+
+        return run
+
+    def observe(self, tap: Tap) -> AbstractContextManager[None]:
+        """Look into the network; see `ostinato.loop.observe`."""
+        names = wan_transformer_taps(len(self.module.blocks), whole_blocks=True)
+        return module_taps(self.module, names, tap)
+
     def predict(
         self, latents: torch.Tensor, timestep: torch.Tensor, prompt_embeds: torch.Tensor
     ) -> dict[str, torch.Tensor]:
@@ -117,14 +151,22 @@ class WanTransformer:
 
         latents: [B,C,T,H,W]. timestep: a scalar in the sampler's dtype. prompt_embeds: [B,L,D].
         """
-        dtype = self.module.dtype
+        sample = self._sample(latents, timestep, prompt_embeds)
         prediction = self.module(
-            hidden_states=latents.to(dtype),
-            timestep=timestep.expand(latents.shape[0]),
-            encoder_hidden_states=prompt_embeds.to(dtype),
+            hidden_states=sample.latents,
+            timestep=sample.timestep,
+            encoder_hidden_states=sample.prompt_embeds,
             return_dict=False,
         )[0]
         return {"prediction": prediction}
+
+    def _sample(
+        self, latents: torch.Tensor, timestep: torch.Tensor, prompt_embeds: torch.Tensor
+    ) -> WanSample:
+        dtype = self.module.dtype
+        return WanSample(
+            latents.to(dtype), timestep.expand(latents.shape[0]), prompt_embeds.to(dtype)
+        )
 
 
 class WanVae:
@@ -151,6 +193,12 @@ class WanVae:
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
         return _op({"decode": self.decode}, name, self)
+
+    def observe(self, tap: Tap) -> AbstractContextManager[None]:
+        """Look into the decoder, once for each latent frame; see `ostinato.loop.observe`."""
+        blocks = [f"decoder.up_blocks.{i}" for i in range(len(self.module.decoder.up_blocks))]
+        names = ("post_quant_conv", "decoder.conv_in", "decoder.mid_block", *blocks)
+        return module_taps(self.module, (*names, "decoder.conv_out"), tap)
 
     def decode(self, latents: torch.Tensor) -> dict[str, NDArray[np.uint8]]:
         """Return frames uint8 [T,H,W,3] of latents [1,C,T,H,W].

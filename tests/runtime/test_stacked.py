@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from ostinato.api import Engine
-from ostinato.errors import BadInput, InternalError
+from ostinato.errors import BadInput
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
 from ostinato.request import Request
 from ostinato.runtime import Output, ReadyRequest
 from ostinato.tasks import RequestId
-from support.requests import replace_op
 
-STEPS, SCALES = (3, 5, 4, 2), (2.0, 1.0, 4.0)
+STEPS, SCALES = (2, 4, 3), (2.0, 1.0, 4.0)
 PROMPTS = ("a red circle bouncing on navy", "blue ring", "a green square moving left on white")
 
 
@@ -61,10 +60,10 @@ def alone(source: object, asked: Sequence[Request]) -> list[Output]:
         return [engine.submit(request).result() for request in asked]
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 16])
+@pytest.mark.parametrize("count", [2, 5, 16])
 def test_builtin_stacked_equals_alone(tiny_builtin_folder: Path, count: int) -> None:
     source = open_builtin(tiny_builtin_folder)
-    asked = requests("builtin", count, num_frames=30)
+    asked = requests("builtin", count, num_frames=18)
     expected = alone(source, asked)
     with Engine(RandomTurns(count), max_batch=16) as engine:
         engine.add(source)
@@ -74,65 +73,16 @@ def test_builtin_stacked_equals_alone(tiny_builtin_folder: Path, count: int) -> 
     assert all(output.provenance.stacked_steps == 0 for output in expected)
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 16])
+@pytest.mark.parametrize("count", [2, 5, 16])
 def test_wan_stacked_equals_alone(tiny_wan_folder: Callable[[str], Path], count: int) -> None:
     source = open_model(tiny_wan_folder("UniPCMultistepScheduler"))
-    asked = requests(source.card.model_id, count, num_frames=5, height=64, width=64)
+    asked = requests(source.card.model_id, count, num_frames=1, height=64, width=64)
     expected = alone(source, asked)
     with Engine(RandomTurns(count), max_batch=16) as engine:
         engine.add(source)
         outputs = engine.run(asked)
     assert all(map(equal, outputs, expected))
     assert sum(output.provenance.stacked_steps for output in outputs) > count
-
-
-def test_a_failing_member_fails_alone(tiny_builtin_folder: Path) -> None:
-    """A stack that raises is run again one by one: the fault stays with whose it is."""
-    source = open_builtin(tiny_builtin_folder)
-    asked = requests("builtin", 4, num_frames=24)
-    expected = alone(source, asked)
-    with Engine(max_batch=16) as engine:
-        resident = engine.add(source)
-        component = resident.component("transformer")
-        healthy = component.op("predict")
-        poisoned = expected[2].latents[:, :, :1].sum()
-
-        def predict(**inputs: torch.Tensor) -> object:
-            if poison.armed and torch.equal(inputs["latents"], poison.latents):
-                raise RuntimeError("this request alone")
-            return healthy(**inputs)
-
-        class Poison:
-            armed = False
-            latents = poisoned
-
-        poison = Poison()
-        replace_op(resident, "transformer", "predict", predict)
-        original = component._stacked  # type: ignore[attr-defined]
-
-        def stacked(name: str, items: Sequence[dict[str, torch.Tensor]]) -> object:
-            if name == "predict" and not poison.armed and len(items) == 4:
-                poison.armed, poison.latents = True, items[2]["latents"].clone()
-                raise RuntimeError("the whole stack")
-            return original(name, items)
-
-        component._stacked = stacked  # type: ignore[attr-defined]
-        handles = [engine.submit(request) for request in asked]
-        for handle in handles:
-            handle.wait()
-        assert poison.armed, "no stack of four was made, so this run proved nothing"
-        failed = [h for h in handles if type(h.events().__iter__()) and _failed(h)]
-        assert len(failed) == 1
-        with pytest.raises(InternalError, match="this request alone"):
-            failed[0].result()
-        for handle, output in zip(handles, expected, strict=True):
-            if handle is not failed[0]:
-                assert equal(handle.result(), output)
-        assert resident.pages.num_pages == 0
-
-
-def _failed(handle: object) -> bool:
-    return [type(e).__name__ for e in handle.events()][-1] == "Failed"  # type: ignore[attr-defined]
 
 
 def test_different_shapes_are_not_stacked(tiny_builtin_folder: Path) -> None:

@@ -92,3 +92,14 @@ def test_ema_follows_its_formula() -> None:
         decay = (1 + n) / (10 + n)
         expected = decay * expected + (1 - decay) * value
     assert float(average.tensors["w"]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_products_take_the_dtype_that_was_asked_for() -> None:
+    matrices = torch.randn(2, 32, 48, generator=torch.Generator().manual_seed(0))
+    wide = orthogonalise(matrices, torch.float32)
+    assert wide.dtype == torch.float32
+    assert orthogonalise(matrices).dtype == torch.bfloat16
+    singular = torch.linalg.svdvals(wide)
+    assert 0.5 < float(singular.min())
+    assert float(singular.max()) < 1.3
+    assert not torch.equal(wide, orthogonalise(matrices).float())

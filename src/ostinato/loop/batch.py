@@ -95,7 +95,7 @@ def execute_together(
             Share(result=WorkResult(outputs={call.call_id: next(outputs) for call in plan.calls}))
             for plan in plans
         )
-    except Exception as error:  # told by whichever plan raises it again
+    except BaseException as error:  # told by whichever plan raises it again
         shares = tuple(_alone(plan, component, pages) for plan in plans)
         if all(share.error is None for share in shares):
             warnings.warn(

@@ -49,7 +49,12 @@ def record_parent(run_dir: Path, parent: Path) -> None:
     Raises RecipeMismatch when the run in this folder started from other weights.
     """
     content = (parent / PROVENANCE).read_bytes()
-    lineage = {"sha256": hashlib.sha256(content).hexdigest(), **json.loads(content)}
+    provenance = json.loads(content)
+    lineage = {
+        "sha256_of_provenance": hashlib.sha256(content).hexdigest(),
+        "sha256_of_files": provenance.pop("sha256"),
+        **provenance,
+    }
     file = run_dir / PARENT_FILE
     if file.exists() and json.loads(file.read_text()) != lineage:
         raise RecipeMismatch(

@@ -1,0 +1,45 @@
+"""Module taps see what modules give while the context is open, and leave nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ostinato.backend.taps import module_taps, wan_transformer_taps
+
+
+def test_taps_see_outputs_in_the_order_they_run() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    seen: list[tuple[str, torch.Tensor]] = []
+    with module_taps(net, ("2", "0"), lambda name, value: seen.append((name, value))):
+        out = net(torch.ones(1, 2))
+    assert [name for name, _ in seen] == ["0", "2"]
+    assert seen[1][1] is out
+    net(torch.ones(1, 2))
+    assert len(seen) == 2
+
+
+def test_hooks_are_gone_after_a_failure() -> None:
+    net = nn.Linear(2, 3)
+    seen: list[str] = []
+    with (
+        pytest.raises(RuntimeError, match="shapes"),
+        module_taps(net, ("",), lambda name, _: seen.append(name)),
+    ):
+        net(torch.ones(1, 5))
+    net(torch.ones(1, 2))
+    assert seen == []
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(AttributeError), module_taps(nn.Linear(2, 2), ("no",), lambda *_: None):
+        pass
+
+
+def test_taps_of_a_transformer_are_named_in_order() -> None:
+    names = wan_transformer_taps(2, whole_blocks=True)
+    assert names.index("blocks.0.attn1.to_out.0") < names.index("blocks.0") < len(names) - 1
+    assert names[-1] == "proj_out"
+    assert len(set(names)) == len(names) == 4 + 2 * 4 + 1
+    assert "blocks.0" not in wan_transformer_taps(2, whole_blocks=False)

@@ -6,6 +6,7 @@ alone, and pages, bytes, scopes, threads and descriptors are back to the start.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -214,6 +215,15 @@ def test_overflow_in_every_advance_names_the_step(stage: Stage, family: str) -> 
         assert error.code == "non_finite"
         assert f"denoise step {step % 2 + 1} of 2" in str(error)
         assert "latents" in str(error)
+
+
+@pytest.mark.xfail(reason="running.py does not yet call watch.located", strict=True)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nan_found_by_a_decoder_or_sampler_is_located_too(stage: Stage, family: str) -> None:
+    last = len(stage.calls[family]) - 1
+    for index, act in ((last - 1, overflowing), (last, into_decode)):
+        error = failure(stage.play(family, lambda _, i=index, act=act: {i: act}))
+        assert re.search(r"request r\d+: step \d+ of node '\w+'", str(error))
 
 
 @pytest.mark.parametrize(("family", "loop"), [("builtin", ChunkRollout), ("wan", Denoise)])

@@ -7,7 +7,7 @@ import torch
 
 from ostinato.backend.nets.kv import LayerKV
 from ostinato.errors import NonFinite
-from ostinato.runtime.watch import require_finite
+from ostinato.runtime.watch import located, require_finite
 from ostinato.work import WorkResult
 
 SHAPE = (1, 4, 2, 8)
@@ -58,3 +58,15 @@ def test_each_call_of_a_plan_is_looked_at() -> None:
     good = {"prediction": torch.tensor(0.0)}
     with pytest.raises(NonFinite, match="of call 'uncond'"):
         require_finite(WorkResult(outputs={"cond": good, "uncond": bad}), "r1: step 7")
+
+
+def test_what_others_found_is_located() -> None:
+    found = NonFinite("denoise step 2 of 4 left NaN in the latents")
+    with (
+        pytest.raises(NonFinite, match=r"^r1: step 7: denoise step 2 of 4") as caught,
+        located("r1: step 7"),
+    ):
+        raise found
+    assert caught.value.__cause__ is found
+    with pytest.raises(ZeroDivisionError), located("r1: step 7"):
+        _ = 1 // 0

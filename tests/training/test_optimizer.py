@@ -8,7 +8,7 @@ from torch import nn
 
 from ostinato.training.config import OptimizerConfig
 from ostinato.training.ema import WeightAverage, ema_decay_at
-from ostinato.training.muon import BatchedMuon
+from ostinato.training.muon import BatchedMuon, orthogonalise
 from ostinato.training.optimizer import MuonWithAdamW, is_hidden_matrix, learning_rate_factor
 
 

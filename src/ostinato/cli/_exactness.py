@@ -38,6 +38,8 @@ _ALONE, _FREELY = "one request at a time", "stacked freely"
 _CONSEQUENCES = (
     ("linear", "fewer rows are padded, or run request by request"),
     ("linear, many rows", "nothing is stacked"),
+    ("linear, one output", "such layers run request by request"),
+    ("linear, odd width", "such layers run request by request"),
     ("activation", "layers of other widths run request by request"),
     ("attention", "blocks run request by request"),
     ("attention, masked", "runs request by request"),
@@ -121,7 +123,7 @@ def _cell(op: str, found: Sequence[Finding]) -> str:
     needs = max(finding.needs for finding in differing)
     if needs == NEVER:
         return f"{len(differing)} of {len(found)} differ, {largest:.0e}"
-    return f"from {needs} rows" if op == "linear" else f"multiples of {needs}"
+    return f"from {needs} rows" if op.startswith("linear") else f"multiples of {needs}"
 
 
 def _hindrance(rules: BatchRules) -> str:

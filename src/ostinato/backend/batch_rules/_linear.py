@@ -31,9 +31,12 @@ class LinearShape(NamedTuple):
         return f"{self.in_features} to {self.out_features}{', bias' if self.bias else ''}"
 
 
+# Outputs of few features take another kernel as well, and one output a third, which never agrees.
 QUICK_SHAPES = (
     LinearShape(32, 96, True),
     LinearShape(64, 64, False),
+    LinearShape(96, 16, False),
+    LinearShape(128, 2, True),
     LinearShape(128, 128, True),
     LinearShape(256, 256, False),
     LinearShape(384, 384, True),

@@ -14,9 +14,11 @@ class BatchRules:
     """Verdicts of the probe, in float32.
 
     linear_rows: from this many rows a call on, a linear gives each row the same bits whatever else
-    is in the call. activation_multiple: activations agree where the elements of a row are a
-    multiple of this. Either is NEVER where nothing that was tried agrees. The rest: whether an
-    operation of a batch equals that of its samples.
+    is in the call. It holds for inputs of a multiple of 16 features, so that every row starts on a
+    boundary of 64 bytes, and for two outputs or more: a product with one column is a kernel of its
+    own. activation_multiple: activations agree where the elements of a row are a multiple of this.
+    Either is NEVER where nothing that was tried agrees. The rest: whether an operation of a batch
+    equals that of its samples.
     """
 
     linear_rows: int

@@ -52,12 +52,20 @@ _LONG_STACKS = (2, 4)
 _SHAPES = (
     *QUICK_SHAPES,
     LinearShape(16, 37, True),
+    LinearShape(512, 2, False),
     LinearShape(256, 1536, True),
     LinearShape(384, 1152, False),
     LinearShape(512, 2048, True),
     LinearShape(1536, 1536, True),
     LinearShape(4096, 128, True),
     LinearShape(8960, 64, True),
+)
+# Outside what the rule speaks of: one output, and rows that start at odd places.
+_BEYOND = (
+    ("linear, one output", LinearShape(128, 1, True)),
+    ("linear, one output", LinearShape(1024, 1, False)),
+    ("linear, odd width", LinearShape(33, 8, True)),
+    ("linear, odd width", LinearShape(100, 100, False)),
 )
 _LONG = (
     *QUICK_LONG,
@@ -110,10 +118,10 @@ def probe_thoroughly(dtype: torch.dtype, kernels: Kernels | None = None) -> tupl
 
 
 def _linears(kernels: Kernels, generator: torch.Generator, dtype: torch.dtype) -> Iterator[Finding]:
-    for shape in _SHAPES:
+    for op, shape in (*(("linear", shape) for shape in _SHAPES), *_BEYOND):
         differing = rows_that_differ(kernels.linear, shape, generator, dtype)
         yield Finding(
-            op="linear",
+            op=op,
             shape=shape.describe(),
             needs=least_rows(differing),
             largest_difference=all_of(differing.values()).largest_difference,

@@ -135,6 +135,11 @@ def test_slope_is_growth_by_request() -> None:
     assert slope(served, sizes) == pytest.approx(500, abs=0.1)
 
 
+def test_a_dip_at_the_edge_is_no_growth() -> None:
+    sizes = [10**8 - 4_500_000, *([10**8] * 25)]
+    assert slope(range(600, 1016, 16), sizes) == 0
+
+
 @pytest.mark.slow
 def test_a_thousand_requests_leave_nothing() -> None:
     found = leaks.run(arguments(1000))

@@ -42,9 +42,16 @@ def footprint() -> Footprint:
 
 
 def slope(positions: Sequence[int], values: Sequence[int]) -> float:
-    """Return the least-squares growth of a value by unit of position."""
+    """Return the growth of a value by unit of position: the median slope of all pairs.
+
+    An allocator gives back a few megabytes now and then, and takes them again at once. One such dip
+    at the edge turns a least-squares line; the median stands up to 29 % of them.
+    Source: P. K. Sen, JASA 63 (1968).
+    """
     assert len(positions) > 1, "a line needs two points"
-    return float(np.polyfit(positions, values, deg=1)[0])
+    first, second = np.triu_indices(len(positions), k=1)
+    x, y = np.asarray(positions, np.float64), np.asarray(values, np.float64)
+    return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
 
 
 def _trim() -> None:

@@ -1,0 +1,105 @@
+"""What goes wrong inside a stacked call stays with whose it is, and the engine lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from ostinato.api import Engine
+from ostinato.errors import NonFinite
+from ostinato.models.builtin.card import open_builtin
+from ostinato.request import Failed, Finished
+from ostinato.runtime import Handle, ResidentModel
+from support.faults import WAIT_S, Holdings, assert_nothing_held, ended, equal
+from support.requests import request
+
+Stack = Callable[[Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(max_batch=4) as engine:
+        yield engine
+
+
+@pytest.fixture
+def resident(engine: Engine, tiny_builtin_folder: Path) -> ResidentModel:
+    return engine.add(open_builtin(tiny_builtin_folder))
+
+
+def replace_stack(resident: ResidentModel, change: Callable[[Stack], Stack]) -> list[int]:
+    """Put a stack in the place of the denoiser's own; returns the sizes of those that ran."""
+    found, sizes = resident.component("transformer"), list[int]()
+    op_stacked = found.op_stacked  # type: ignore[attr-defined]
+
+    def replaced(name: str, rules: object) -> Stack:
+        stack = op_stacked(name, rules)
+        if name != "predict":
+            return stack
+
+        def counted(inputs: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+            sizes.append(len(inputs))
+            return change(stack)(inputs)
+
+        return counted
+
+    found.op_stacked = replaced  # type: ignore[attr-defined]
+    return sizes
+
+
+def submit_all(engine: Engine) -> list[Handle]:
+    outputs = ("video", "latents")
+    return [engine.submit(request(seed=seed, outputs=outputs)) for seed in SEEDS]
+
+
+@pytest.mark.filterwarnings("ignore:.*stacked calls of:RuntimeWarning")
+@pytest.mark.parametrize("error", [RuntimeError("no room"), MemoryError(), SystemExit(4)])
+def test_a_stack_that_raises_is_run_one_by_one(
+    engine: Engine, resident: ResidentModel, error: BaseException
+) -> None:
+    alone = [handle.result(WAIT_S) for handle in submit_all(engine)]
+
+    def change(stack: Stack) -> Stack:
+        def raising(inputs: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+            raise error
+
+        return raising
+
+    start, sizes = Holdings.now(), replace_stack(resident, change)
+    handles = submit_all(engine)
+    assert all(isinstance(ended(handle), Finished) for handle in handles)
+    assert max(sizes) > 1, "nothing was stacked, so this run proved nothing"
+    pairs = zip(handles, alone, strict=True)
+    assert all(equal(handle.result(), right) for handle, right in pairs)
+    assert_nothing_held(start, [resident], handles)
+
+
+def test_nan_in_one_share_of_a_stack_fails_that_request_alone(
+    engine: Engine, resident: ResidentModel
+) -> None:
+    alone = [handle.result(WAIT_S) for handle in submit_all(engine)]
+
+    def change(stack: Stack) -> Stack:
+        def spoilt(inputs: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+            first, *rest = stack(inputs)
+            prediction = first["prediction"]
+            assert isinstance(prediction, torch.Tensor)
+            return [{"prediction": prediction * float("nan")}, *rest] if rest else [first]
+
+        return spoilt
+
+    start, sizes = Holdings.now(), replace_stack(resident, change)
+    handles = submit_all(engine)
+    ends = [ended(handle) for handle in handles]
+    assert max(sizes) > 1, "nothing was stacked, so this run proved nothing"
+    failed = [end for end in ends if isinstance(end, Failed)]
+    assert failed
+    assert all(isinstance(end.error, NonFinite) for end in failed)
+    for handle, end, right in zip(handles, ends, alone, strict=True):
+        assert isinstance(end, Failed) or equal(handle.result(), right)
+    assert any(isinstance(end, Finished) for end in ends), "the last one runs by itself"
+    assert_nothing_held(start, [resident], handles)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ostinato.backend.nets.rotary import rotary_tables, rotate as rotate_served
+from ostinato.backend.nets.rotary import rotary_tables
+from ostinato.backend.nets.rotary import rotate as rotate_served
 from ostinato.backend.reference.arrays import Array
 from ostinato.backend.reference.rotary import RotaryAngles, rotary_angles, rotate
 

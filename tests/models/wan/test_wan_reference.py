@@ -1,6 +1,6 @@
 """Wan's float64 reference: against the library's modules made to compute in float64.
 
-Then they agree to 1e-11, a thousand times below what float32 can show, in every tap.
+Then they agree to 1e-12, ten thousand times below what float32 can show, in every tap.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from support.float64 import (
 
 UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 PROMPT = "a red circle bouncing on a navy background"
-RTOL = 1e-11
+RTOL = 1e-12
 DIFFUSION_WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
@@ -158,17 +158,15 @@ def test_vae(folder: Path, float64: None, num_frames: int) -> None:
 
 
 @pytest.mark.parametrize("scheduler", [UNIPC, EULER])
-def test_end_to_end_against_float32(
-    tiny_wan_folder: Callable[[str], Path], scheduler: str
-) -> None:
-    """Measured 1e-6 of the largest latent; allowed ten times that."""
+def test_end_to_end_against_float32(tiny_wan_folder: Callable[[str], Path], scheduler: str) -> None:
+    """Measured 7e-7 of the largest latent; allowed ten times that."""
     asked = {"height": 16, "width": 32, "num_frames": 9, "num_inference_steps": 5, "seed": 3}
     asked |= {"negative_prompt": "blurry", "guidance_scale": 5.0, "flow_shift": 4.0}
     with ostinato.load(tiny_wan_folder(scheduler)) as model:
         expected = model.generate(PROMPT, outputs=("video", "latents"), **asked)
     with ostinato.Model(open_reference(tiny_wan_folder(scheduler))) as model:
         found = model.generate(PROMPT, outputs=("video", "latents"), **asked)
-    assert_same(found.latents, expected.latents, 1e-5)
+    assert_same(found.latents, expected.latents, 7e-6)
     assert float((found.latents - expected.latents).abs().max()) > 0
     apart = np.abs(found.video.frames.astype(int) - expected.video.frames)
     assert found.video.frames.shape == (9, 16, 32, 3)
@@ -200,7 +198,7 @@ def test_settings_that_are_not_computed_are_refused() -> None:
     scheduler = UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, solver_type="bh1"
     )
-    with pytest.raises(InvalidCheckpoint, match="does not compute {'solver_type': 'bh1'}"):
+    with pytest.raises(InvalidCheckpoint, match=r"does not compute \{'solver_type': 'bh1'\}"):
         ReferenceSampler(scheduler)
 
 

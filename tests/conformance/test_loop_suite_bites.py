@@ -15,6 +15,7 @@ from ostinato.card import LoopSpec
 from ostinato.loop.chunks.rollout import ChunkRollout, RolloutState
 from ostinato.loop.contract import Component, Done, Emission, LoopContext, LoopResult, Slots
 from ostinato.loop.denoise import Denoise, DenoiseState
+from ostinato.loop.policies.guidance import Branch
 from ostinato.request import GenerationSpec
 from ostinato.work import CacheRef, WorkPlan, WorkResult
 from support.tiny_denoisers import FACTS, TinyCausal, TinyDenoiser, embeds, spec_of
@@ -148,12 +149,12 @@ class TakesAnyCard(Denoise):
 class SharesADict(Denoise):
     def __init__(self, spec: LoopSpec) -> None:
         super().__init__(spec)
-        self.shared: dict[object, Mapping[str, object]] = {}
+        self.shared: dict[Branch, Mapping[str, object]] = {}
 
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> DenoiseState:
         state = super().init(spec, slots, context)
         self.shared.update(state.conditioning)
-        return dataclasses.replace(state, conditioning=self.shared)  # type: ignore[arg-type]
+        return dataclasses.replace(state, conditioning=self.shared)
 
 
 class ReadsAheadOfCommit(ChunkRollout):

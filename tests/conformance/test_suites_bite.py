@@ -1,334 +1,252 @@
-"""Every test of the cache and connector suites fails on a subject that breaks what it is about."""
+"""Every test of the family suite fails on a family that breaks what it is about.
+
+The loop, cache and connector suites have files of their own beside this one.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
 
 import pytest
 import torch
 
+from conformance import faulty_family as faulty
 from conformance.biting import bites, suite_tests
-from conformance.cache import CacheSuite
-from conformance.cache_pages import BAD_PAGES
-from conformance.connector import ConnectorSuite
-from conformance.memory_connector import MemoryConnector, TransferRefused
-from conformance.transfers import Connector, Manifest, TensorEntry, TransferKey
-from ostinato.errors import PageViolation
-from ostinato.loop.contract import LayerEntry
-from ostinato.memory import KVPool, KVRing, LayerContext
-from ostinato.work import CacheRef, PageRef
+from conformance.family import ModelFamilySuite
+from conformance.serving import serving
+from ostinato.backend.importing import load_object
+from ostinato.card import ModelCard, ModelSource
+from ostinato.loop.contract import Component
+from ostinato.models.registry import open_model
+from ostinato.request import CancelScope, Request
+from ostinato.runtime import Handle, ResidentModel
 
+CardChange = Callable[[ModelCard], ModelCard]
 
-class MiscountsPages(KVPool):
-    @property
-    def num_pages(self) -> int:
-        return super().num_pages + 1
 
+class Subject(ModelFamilySuite):
+    """The built-in family, whose smallest request is smaller still."""
 
-class ForgetsVersions(KVPool):
-    def open_ring(self, num_pages: int) -> KVRing:
-        ring = super().open_ring(num_pages)
-        ring.page = lambda index: PageRef(page=ring.page_ids[index % num_pages], version=0)  # type: ignore[method-assign]
-        return ring
+    small = MappingProxyType({"num_frames": 16, "num_inference_steps": 2})
+    counter: ClassVar[Iterator[int]] = itertools.count()
 
 
-class NothingIsSomething(KVPool):
-    def read(self, ref: CacheRef) -> tuple[LayerContext, ...] | None:
-        return super().read(ref) if ref.pages else ()
+class OpensAnother(Subject):
+    @staticmethod
+    def open(folder: Path) -> ModelSource:
+        source = open_model(folder)
+        card = source.card.derive(provenance=f"opening {next(Subject.counter)}")
+        return ModelSource(card=card, folder=folder)
 
 
-class SortsPages(KVPool):
-    def read(self, ref: CacheRef) -> tuple[LayerContext, ...] | None:
-        pages = sorted(ref.pages, key=lambda page: (page.version, page.page))
-        return super().read(CacheRef(pages=tuple(pages)))
+class ImportsAdapters(Subject):
+    @staticmethod
+    def open(folder: Path) -> ModelSource:
+        source = open_model(folder)
+        for spec in source.card.components:
+            load_object(spec.adapter)
+        return source
 
 
-class Overwrites(KVPool):
-    """Allows a second write, and any version."""
+class MakesWeights(Subject):
+    @staticmethod
+    def open(folder: Path) -> ModelSource:
+        torch.nn.Linear(2, 2)
+        return open_model(folder)
 
-    def commit(self, target: PageRef, layers: Sequence[LayerEntry]) -> None:
-        ring = self._owner[target.page]
-        ring._versions[target.page] = target.version - 1
-        super().commit(target, layers)
 
+class LooksAtNothing(Subject):
+    known: ClassVar[ModelSource]
 
-class ReadsWhateverIsThere(KVPool):
-    def read(self, ref: CacheRef) -> tuple[LayerContext, ...] | None:
-        pages = []
-        for page in ref.pages:
-            versions = self._owner[page.page]._versions
-            versions[page.page] = max(versions[page.page], 0)
-            pages.append(PageRef(page=page.page, version=versions[page.page]))
-        return super().read(CacheRef(pages=tuple(pages)))
+    @staticmethod
+    def open(folder: Path) -> ModelSource:
+        return LooksAtNothing.known
 
 
-class DropsBadPages(KVPool):
-    def commit(self, target: PageRef, layers: Sequence[LayerEntry]) -> None:
-        try:
-            super().commit(target, layers)
-        except PageViolation:
-            return
+class DropsFields(Subject):
+    """Bends a request to what it can do."""
 
+    @classmethod
+    def request(cls, card: ModelCard, **changes: object) -> Request:
+        return super().request(card)
 
-class KeepsTheCallersTensors(KVPool):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[PageRef, Sequence[LayerEntry]] = {}
 
-    def commit(self, target: PageRef, layers: Sequence[LayerEntry]) -> None:
-        super().commit(target, layers)
-        self.kept[target] = layers
+def adapter(component: str, kind: type) -> CardChange:
+    return lambda card: faulty.with_adapter(card, component, kind)
 
-    def read(self, ref: CacheRef) -> tuple[LayerContext, ...] | None:
-        layers = self.kept[ref.pages[0]]
-        return tuple(LayerContext(layer.key_rotated, layer.value) for layer in layers)
 
+def loop(kind: type) -> CardChange:
+    return lambda card: faulty.with_loop(card, kind)
 
-class OneRingForAll(KVPool):
-    ring: KVRing | None = None
 
-    def open_ring(self, num_pages: int) -> KVRing:
-        self.ring = self.ring or super().open_ring(num_pages)
-        return self.ring
+def default(card: ModelCard) -> ModelCard:
+    return dataclasses.replace(card, defaults=dataclasses.replace(card.defaults, num_frames=0))
 
 
-class ClosesNothing(KVPool):
-    def close_ring(self, ring: KVRing) -> None:
-        return
+def unlisted(card: ModelCard) -> ModelCard:
+    specs = tuple(dataclasses.replace(spec, ops=()) for spec in card.components)
+    return dataclasses.replace(card, components=specs)
 
 
-class ReusesIds(KVPool):
-    def close_ring(self, ring: KVRing) -> None:
-        super().close_ring(ring)
-        self._ids = itertools.count()
+def oracle(card: ModelCard) -> ModelCard:
+    named = "conformance.faulty_family:WrongOracle"
+    return dataclasses.replace(card, parity=dataclasses.replace(card.parity, oracle=named))
 
 
-class CountsNoBytes(KVPool):
-    @property
-    def num_bytes(self) -> int:
-        return 0
+def probed(card: ModelCard) -> ModelCard:
+    broken = faulty.with_loop(card, faulty.PlanHoldsAFunction)
+    return faulty.with_adapter(broken, "transformer", faulty.TakesAProbe)
 
 
-class ClosesForeignRings(KVPool):
-    def close_ring(self, ring: KVRing) -> None:
-        ring.close()
+def loads_all(patch: pytest.MonkeyPatch) -> None:
+    component = ResidentModel.component
 
+    def greedy(resident: ResidentModel, name: str) -> Component:
+        for spec in resident.card.components:
+            component(resident, spec.name)
+        return component(resident, name)
 
-class UnknownIsNothing(KVPool):
-    def read(self, ref: CacheRef) -> tuple[LayerContext, ...] | None:
-        return super().read(ref) if ref.pages and ref.pages[0].page in self._owner else None
+    patch.setattr(ResidentModel, "component", greedy)
 
 
-CACHE_FAULTS: dict[str, type[KVPool]] = {
-    "test_any_order_of_calls_agrees_with_a_dict": MiscountsPages,
-    "test_a_page_is_a_value_with_a_version": ForgetsVersions,
-    "test_no_pages_are_no_context": NothingIsSomething,
-    "test_pages_come_back_in_the_order_asked_for": SortsPages,
-    "test_writing_twice_is_refused_and_changes_nothing": Overwrites,
-    "test_a_version_out_of_turn_is_refused_and_changes_nothing": Overwrites,
-    "test_a_page_that_was_replaced_is_not_read": ReadsWhateverIsThere,
-    "test_a_page_that_was_never_written_is_not_read": ReadsWhateverIsThere,
-    "test_a_page_of_another_shape_is_refused_and_changes_nothing": DropsBadPages,
-    "test_layers_of_a_first_page_agree": DropsBadPages,
-    "test_what_is_committed_is_a_copy": KeepsTheCallersTensors,
-    "test_requests_share_no_memory": OneRingForAll,
-    "test_a_ring_that_is_closed_is_gone": ClosesNothing,
-    "test_page_ids_are_not_used_again": ReusesIds,
-    "test_bytes_and_pages_are_counted": CountsNoBytes,
-    "test_a_ring_of_another_pool_frees_nothing_here": ClosesForeignRings,
-    "test_an_unknown_page": UnknownIsNothing,
-    "test_pages_hold_values_and_not_graphs": KeepsTheCallersTensors,
-}
+def skips_progress(patch: pytest.MonkeyPatch) -> None:
+    tell = Handle.tell_progress
 
-
-def test_every_test_of_the_cache_suite_has_a_fault() -> None:
-    assert set(CACHE_FAULTS) == suite_tests(CacheSuite)
-
-
-@pytest.mark.parametrize("name", CACHE_FAULTS)
-def test_the_cache_suite_bites(name: str) -> None:
-    suite = type("Broken", (CacheSuite,), {"pool": CACHE_FAULTS[name]})()
-    test: Callable[..., object] = getattr(suite, name)
-    cases = BAD_PAGES if "bad" in inspect.signature(test).parameters else ((),)
-    for case in cases:
-        bites(lambda case=case: test(*((case,) if case else ())))
-
-
-class Casts(MemoryConnector):
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        return {n: t.to(torch.bfloat16).float() for n, t in super().receive(key).items()}
-
-
-class MendsNumbers(MemoryConnector):
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        return {n: torch.nan_to_num(t) for n, t in super().receive(key).items()}
-
-
-class NeedsTensors(MemoryConnector):
-    def publish(self, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-        if not tensors:
-            raise TransferRefused("there is nothing to send in this transfer")
-        super().publish(manifest, tensors)
-
-
-class FirstInFirstOut(MemoryConnector):
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        return super().receive(next(iter(self.held)))
-
-
-class NewestVersion(MemoryConnector):
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        return super().receive(max(held for held in self.held if held.name == key.name))
-
-
-class Replaces(MemoryConnector):
-    def publish(self, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.held.pop(manifest.key, None)
-        super().publish(manifest, tensors)
-
-
-class Lends(MemoryConnector):
-    """Hands the sender's own tensors on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lent: dict[TransferKey, Mapping[str, torch.Tensor]] = {}
-
-    def publish(self, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-        super().publish(manifest, tensors)
-        self.lent[manifest.key] = tensors
-
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        return dict(self.lent[key])
-
-
-class Trusts(MemoryConnector):
-    """Looks at no manifest and no digest; drops what was not listed."""
-
-    def publish(self, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-        given = [entry for entry in manifest.entries if entry.name in tensors]
-        trusted = Manifest(key=manifest.key, entries=tuple(given))
-        super().publish(trusted, {entry.name: tensors[entry.name] for entry in given})
-
-    def require_described(self, entry: TensorEntry, tensor: torch.Tensor) -> None:
-        return
-
-    def require_whole(self, key: TransferKey, entry: TensorEntry, data: bytes | bytearray) -> None:
-        return
-
-
-class Forgives(MemoryConnector):
-    """Takes any key for one that is there."""
-
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        return super().receive(key) if key in self.held else {}
-
-    def release(self, key: TransferKey) -> None:
-        self.held.pop(key, None)
-
-
-class TakesBack(MemoryConnector):
-    """Frees memory that a receiver still looks at."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out: list[torch.Tensor] = []
-
-    def receive(self, key: TransferKey) -> Mapping[str, torch.Tensor]:
-        received = super().receive(key)
-        self.out += received.values()
-        return received
-
-    def release(self, key: TransferKey) -> None:
-        super().release(key)
-        for tensor in self.out:
-            tensor.zero_()
-
-
-class Leaks(MemoryConnector):
-    def __init__(self) -> None:
-        super().__init__()
-        self.high_water = 0
-
-    @property
-    def num_bytes(self) -> int:
-        self.high_water = max(self.high_water, super().num_bytes)
-        return self.high_water
-
-
-class StaysOpen(MemoryConnector):
-    def close(self) -> None:
-        return
-
-
-class SharesItsStore(MemoryConnector):
-    def __init__(self, held: dict[TransferKey, tuple[Manifest, dict[str, bytearray]]]) -> None:
-        super().__init__()
-        self.held = held
-
-
-class Saves(MemoryConnector):
-    def publish(self, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-        torch.save(dict(tensors), io.BytesIO())
-        super().publish(manifest, tensors)
-
-
-CONNECTOR_FAULTS: dict[str, type[MemoryConnector]] = {
-    "test_bytes_arrive_as_they_were_sent": Casts,
-    "test_what_no_number_equals_arrives_too": MendsNumbers,
-    "test_no_tensors_are_a_transfer_too": NeedsTensors,
-    "test_order_of_arrival_does_not_matter": FirstInFirstOut,
-    "test_versions_are_not_mixed": NewestVersion,
-    "test_a_version_is_published_once": Replaces,
-    "test_what_is_sent_is_a_copy": Lends,
-    "test_what_the_manifest_does_not_describe_is_refused": Trusts,
-    "test_a_corrupted_payload_is_refused": Trusts,
-    "test_what_was_never_sent_is_refused": Forgives,
-    "test_release_is_once": Forgives,
-    "test_what_was_received_outlives_its_release": TakesBack,
-    "test_bytes_held_are_counted": Leaks,
-    "test_closing_frees_everything_and_ends_use": StaysOpen,
-    "test_two_connectors_share_nothing": SharesItsStore,
-    "test_nothing_is_pickled": Saves,
-}
-
-
-class Broken(ConnectorSuite):
-    """Makes connectors of one faulty kind; those that share a store share this suite's."""
-
-    error = TransferRefused
-
-    def __init__(self, kind: type[MemoryConnector]) -> None:
-        self.kind = kind
-        self.held: dict[TransferKey, tuple[Manifest, dict[str, bytearray]]] = {}
-
-    def connect(self) -> MemoryConnector:
-        return self.kind(self.held) if self.kind is SharesItsStore else self.kind()  # type: ignore[call-arg]
-
-    def corrupt(self, connector: Connector, key: TransferKey, name: str) -> None:
-        assert isinstance(connector, MemoryConnector)
-        connector.held[key][1][name][3] ^= 1
-
-
-ARGUMENTS = {"dtype": (torch.float64, torch.int8), "fault": ("missing", "surplus", "digest")}
-
-
-def test_every_test_of_the_connector_suite_has_a_fault() -> None:
-    assert set(CONNECTOR_FAULTS) == suite_tests(ConnectorSuite)
-
-
-@pytest.mark.parametrize("name", CONNECTOR_FAULTS)
-def test_the_connector_suite_bites(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = Broken(CONNECTOR_FAULTS[name])
-    test: Callable[..., object] = getattr(suite, name)
+    def skipping(handle: Handle, node: str, step: int, total: int, device_s: float) -> None:
+        if step != 2:
+            tell(handle, node, step, total, device_s)
+
+    patch.setattr(Handle, "tell_progress", skipping)
+
+
+def shifts_chunks(patch: pytest.MonkeyPatch) -> None:
+    tell = Handle.tell_chunk
+    patch.setattr(Handle, "tell_chunk", lambda h, o, index, v: tell(h, o, index + 1, v))
+
+
+def is_deaf_to_cancel(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CancelScope, "cancelled", False)
+
+
+def bends_the_recipe(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("ostinato.runtime.resolve._recipe_mismatches", lambda card, request: ())
+
+
+def has_one_digest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("conformance.family_card.digest", lambda card: "sha256:0")
+    patch.setattr(ModelCard, "digest", lambda card: "sha256:0")
+
+
+Fault = tuple[type[Subject], CardChange | None, Callable[[pytest.MonkeyPatch], None] | None]
+FAULTS: dict[str, Fault] = {
+    "test_card_holds_together_and_survives_json": (Subject, default, None),
+    "test_digest_changes_with_everything_the_card_says": (Subject, None, has_one_digest),
+    "test_opening_again_gives_the_same_card": (OpensAnother, None, None),
+    "test_opening_imports_no_code_that_runs_weights": (ImportsAdapters, None, None),
+    "test_opening_makes_no_weight": (MakesWeights, None, None),
+    "test_damaged_weights_are_refused_at_opening": (LooksAtNothing, None, None),
+    "test_damaged_configurations_are_refused_at_opening": (LooksAtNothing, None, None),
+    "test_facts_come_without_weights": (
+        Subject, adapter("codec", faulty.FactsFromWeights), None,
+    ),
+    "test_every_task_has_a_program_of_least_nodes": (Subject, loop(faulty.ReadsTheClip), None),
+    "test_programs_name_listed_ops": (Subject, unlisted, None),
+    "test_a_request_out_of_range_is_refused_with_nothing_loaded": (DropsFields, None, None),
+    "test_what_the_recipe_assumes_is_not_bent": (Subject, None, bends_the_recipe),
+    "test_components_have_the_listed_ops_and_refuse_others": (
+        Subject, adapter("codec", faulty.AnyAttributeIsAnOp), None,
+    ),
+    "test_outputs_given_are_outputs_asked": (Subject, adapter("codec", faulty.DecodesAnew), None),
+    "test_what_an_output_does_not_need_is_neither_loaded_nor_run": (Subject, None, loads_all),
+    "test_steps_counted_are_plans_run": (Subject, loop(faulty.CountsAStepTooMany), None),
+    "test_events_are_dense_and_progress_adds_up": (Subject, None, skips_progress),
+    "test_chunks_join_to_the_clip": (Subject, None, shifts_chunks),
+    "test_guidance_one_runs_one_branch": (
+        Subject, adapter("transformer", faulty.Unguided), None,
+    ),
+    "test_cancel_at_any_step_frees_everything": (Subject, None, is_deaf_to_cancel),
+    "test_a_nan_in_a_weight_fails_that_request_alone": (
+        Subject, adapter("text_encoder", faulty.HidesNaN), None,
+    ),
+    "test_a_nan_in_any_network_is_found": (
+        Subject, adapter("text_encoder", faulty.HidesNaN), None,
+    ),
+    "test_the_same_request_gives_the_same_bytes": (
+        Subject, adapter("codec", faulty.DecodesAnew), None,
+    ),
+    "test_what_differs_matters": (Subject, adapter("text_encoder", faulty.Deaf), None),
+    "test_interleaved_is_alone": (Subject, adapter("transformer", faulty.Stateful), None),
+    "test_the_oracle_agrees_to_the_bit": (Subject, oracle, None),
+    "test_a_plan_is_data": (Subject, probed, None),
+    "test_a_plan_can_be_run_again": (Subject, adapter("codec", faulty.DecodesAnew), None),
+    "test_a_loops_plan_with_grad_gives_the_same_bytes": (
+        Subject, adapter("transformer", faulty.AnotherForwardWithGrad), None,
+    ),
+    "test_weights_are_aligned_and_at_rest": (
+        Subject, adapter("transformer", faulty.Askew), None,
+    ),
+    "test_the_process_neither_matters_nor_changes": (
+        Subject, adapter("codec", faulty.Reseeds), None,
+    ),
+}  # fmt: skip
+
+
+def test_every_test_of_the_suite_has_a_fault() -> None:
+    assert set(FAULTS) == suite_tests(ModelFamilySuite)
+
+
+@contextmanager
+def arguments(
+    suite: Subject, test: Callable[..., object], source: ModelSource, tmp_path: Path
+) -> Iterator[dict[str, object]]:
+    """Make what pytest would give the test."""
     taken = inspect.signature(test).parameters
-    given: dict[str, object] = {"connector": suite.connect()}
-    if "monkeypatch" in taken:
-        given["monkeypatch"] = monkeypatch
-    (varied,) = [n for n in ARGUMENTS if n in taken] or [""]
-    for value in ARGUMENTS.get(varied, (None,)):
-        case = {**given, "connector": suite.connect()} | ({varied: value} if varied else {})
-        bites(lambda case=case: test(**case))
+    with pytest.MonkeyPatch.context() as patch, serving(source, suite.requests(source.card)) as on:
+        given = {"source": source, "served": on, "tmp_path": tmp_path, "monkeypatch": patch}
+        yield {**{n: v for n, v in given.items() if n in taken}, **_damage(taken)}
+
+
+def _damage(taken: object) -> dict[str, object]:
+    return {"damage": "truncated"} if "damage" in taken else {}  # type: ignore[operator]
+
+
+def _case(name: str) -> object:
+    """Serving a broken family takes a second a test: those run with the slow ones, but for one."""
+    served = "served" in inspect.signature(getattr(Subject, name)).parameters
+    slow = served and name != "test_interleaved_is_alone"
+    return pytest.param(name, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("name", [_case(name) for name in FAULTS])
+def test_it_bites(
+    name: str, tiny_builtin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, change, patch = FAULTS[name]
+    source = open_model(tiny_builtin_folder)
+    monkeypatch.setattr(LooksAtNothing, "known", source, raising=False)
+    monkeypatch.setattr(ResidentModel, "__init__", _unchecked(ResidentModel.__init__))
+    card = change(source.card) if change else source.card
+    suite, broken = kind(), ModelSource(card=card, folder=source.folder)
+    test: Callable[..., object] = getattr(suite, name)
+    if patch:
+        patch(monkeypatch)
+    with arguments(suite, test, broken, tmp_path) as given:
+        bites(lambda: test(**given))
+
+
+def _unchecked(init: Callable[[ResidentModel, ModelSource], None]) -> Callable[..., None]:
+    """Let a card be resident that does not hold together: what is tested is the suite."""
+
+    def made(resident: ResidentModel, source: ModelSource) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ModelCard, "require_valid", lambda card: card)
+            init(resident, source)
+
+    return made

@@ -18,15 +18,13 @@ from ostinato.card import GuidanceForm, LoopSpec, Scalar
 from ostinato.errors import InvalidCard
 from ostinato.loop.contract import Done
 from ostinato.loop.denoise import Denoise
-from ostinato.loop.driver import drive, drive_to_end, run_plan
+from ostinato.loop.driver import drive, drive_to_end
 from ostinato.loop.execute import execute
 from ostinato.loop.facts import LatentFacts
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.sampling import LibrarySampler, LibraryScheduler
 from ostinato.memory import KVPool
 from ostinato.request import ArrayLike, GenerationSpec
-from ostinato.work import WorkUnitKind
-from support.kernels import kernels_of
 from support.tiny_denoisers import FACTS, TinyDenoiser, context_for, embeds, spec_of
 
 BINDS = {"denoiser": "net", "latents": "codec"}
@@ -114,28 +112,6 @@ def test_the_loop_is_the_textbook_loop() -> None:
             )
             x = x + (sigma_next - sigma) * (uncond + 3.0 * (cond - uncond))  # type: ignore[operator]
     torch.testing.assert_close(generate(loop_of(), spec, net), x)
-
-
-def test_next_runs_no_kernel_and_nothing_is_hidden() -> None:
-    """Asking again, on any state, in any order, gives the same answer."""
-    loop, spec, net = loop_of(guidance="batched"), spec_of(sampler="renoise"), TinyDenoiser()
-    start = loop.init(spec, embeds(), context_for(spec))
-    states = [start, *drive(loop, start, lambda _: net, POOL)]
-    assert len(states) == loop.num_steps(spec, FACTS) + 1
-    assert isinstance(loop.next(states[-1]), Done)
-    for before, after in reversed(list(pairwise(states))):
-        with kernels_of() as kernels:
-            plan = loop.next(before)
-            loop.next(before)
-        assert not isinstance(plan, Done)
-        assert plan.kind is WorkUnitKind.DIFFUSION_STEP
-        assert kernels == []
-        results = [run_plan(plan, lambda _: net, POOL) for _ in range(2)]
-        for result in results:
-            again = loop.advance(before, result)
-            assert torch.equal(again.trajectory.latents, after.trajectory.latents)
-            assert again.trajectory.step == after.trajectory.step == before.trajectory.step + 1
-            assert again.trajectory.memory == after.trajectory.memory
 
 
 def test_training_re_enters_a_recorded_state() -> None:
@@ -226,13 +202,6 @@ def test_sizes_come_from_facts() -> None:
     spec = spec_of(num_frames=9, height=64, width=32)
     state = loop_of().init(spec, embeds(), context_for(spec, facts=causal))
     assert state.trajectory.latents.shape == (1, 4, 3, 4, 2)
-
-
-def test_nothing_is_emitted_early() -> None:
-    loop, spec, net = loop_of(), spec_of(), TinyDenoiser()
-    assert loop.num_pieces(spec, FACTS) == 0
-    states = drive(loop, loop.init(spec, embeds(), context_for(spec)), lambda _: net, POOL)
-    assert all(loop.emitted(state) == () for state in states)
 
 
 @pytest.mark.parametrize(

@@ -75,30 +75,6 @@ def test_an_output_that_was_not_asked_for_is_not_made(
         _ = output.video
 
 
-def test_guidance_one_costs_one_branch_and_encodes_one_prompt(
-    engine: Engine, resident: ResidentModel
-) -> None:
-    seen: list[int] = []
-    op = resident.component("transformer").op("predict")
-
-    def counted(**inputs: torch.Tensor) -> object:
-        outputs = op(**inputs)
-        seen.append(len(outputs["prediction"]))
-        return outputs
-
-    resident.component("transformer")._ops = {  # type: ignore[attr-defined]
-        **resident.component("transformer")._ops,  # type: ignore[attr-defined]
-        "predict": counted,
-    }
-    alone = engine.submit(request(guidance_scale=1.0)).result()
-    assert alone.provenance.calls["text_encoder.encode"] == 1
-    assert set(seen) == {1}
-    seen.clear()
-    guided = engine.submit(request(guidance_scale=3.0)).result()
-    assert guided.provenance.calls["text_encoder.encode"] == 2
-    assert set(seen) == {2}
-
-
 def test_events_are_dense_and_the_last_is_final(engine: Engine, resident: ResidentModel) -> None:
     handle = engine.submit(request(prompt="a red zeppelin bouncing"))
     events = list(handle.events())

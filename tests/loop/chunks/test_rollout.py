@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 
 import pytest
 import torch
@@ -238,20 +237,6 @@ def test_a_result_with_grad_reaches_the_weights() -> None:
     assert all(p.grad is not None and p.grad.any() for p in net.parameters())
 
 
-def test_two_requests_interleaved_are_each_as_alone() -> None:
-    loop, net, pool = loop_of(), TinyCausal(), KVPool()
-    specs = [spec_of(seed=1, num_frames=9), spec_of(seed=2, num_frames=7, guidance_scale=1.0)]
-    alone = [generate(loop, spec, net) for spec in specs]
-    runs = [drive(loop, begin(loop, spec, pool), lambda _: net, pool) for spec in specs]
-    last: dict[int, RolloutState] = {}
-    for turn in zip_longest(*runs):
-        last.update({index: state for index, state in enumerate(turn) if state is not None})
-    for index, expected in enumerate(alone):
-        found = loop.finalize(last[index]).slots["latents"]
-        assert isinstance(found, torch.Tensor)
-        assert torch.equal(found, expected)
-
-
 def test_noise_is_keyed_by_block() -> None:
     loop, net, pool = loop_of(), TinyCausal(), KVPool()
     spec = spec_of(num_frames=6, sampler="renoise")
@@ -262,16 +247,6 @@ def test_noise_is_keyed_by_block() -> None:
         assert torch.equal(trajectory.latents, expected)
         assert getattr(trajectory.memory, "block", None) == block
     assert sorted(by_block) == [0, 1, 2]
-
-
-def test_a_state_is_a_value() -> None:
-    loop, net, pool = loop_of(), TinyCausal(), KVPool()
-    state = begin(loop, spec_of(), pool)
-    kept = replace(state)
-    result = run_plan(loop.next(state), lambda _: net, pool)  # type: ignore[arg-type]
-    loop.advance(state, result)
-    assert state == kept
-    assert state.text_kv is None
 
 
 def test_check() -> None:

@@ -14,7 +14,6 @@ import pytest
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
-import ostinato
 from ostinato.backend.alignment import is_aligned
 from ostinato.card import PrecisionSpec
 from ostinato.errors import InvalidCard, InvalidCheckpoint
@@ -180,24 +179,3 @@ def test_pixels_are_rounded_not_cut() -> None:
     frames = BuiltinCodec(codec).decode(torch.zeros(1, 16, 1, 8, 8))["frames"]
     assert isinstance(frames, np.ndarray)
     assert set(frames.flat) == {128}
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_bytes_do_not_depend_on_the_default_dtype(
-    tiny_builtin_folder: Path, dtype: torch.dtype
-) -> None:
-    def generate() -> tuple[bytes, bytes]:
-        with ostinato.load(tiny_builtin_folder) as model:
-            outputs = ("video", "latents")
-            made = model.generate(
-                "a red circle", num_frames=16, num_inference_steps=2, outputs=outputs
-            )
-        return made.video.frames.tobytes(), made.latents.numpy().tobytes()
-
-    expected = generate()
-    torch.set_default_dtype(dtype)
-    try:
-        assert generate() == expected
-        assert torch.get_default_dtype() is dtype
-    finally:
-        torch.set_default_dtype(torch.float32)

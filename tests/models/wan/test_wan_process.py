@@ -10,7 +10,7 @@ import torch
 
 import ostinato
 
-EULER, UNIPC = "FlowMatchEulerDiscreteScheduler", "UniPCMultistepScheduler"
+EULER = "FlowMatchEulerDiscreteScheduler"  # UniPC is held to this by the conformance suite
 
 
 def generate(folder: Path) -> tuple[bytes, bytes]:
@@ -26,14 +26,11 @@ def generate(folder: Path) -> tuple[bytes, bytes]:
     return made.video.frames.tobytes(), made.latents.numpy().tobytes()
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "dtype"),
-    [(EULER, torch.float64), (EULER, torch.bfloat16), (UNIPC, torch.bfloat16)],
-)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_bytes_do_not_depend_on_the_default_dtype(
-    tiny_wan_folder: Callable[[str], Path], scheduler: str, dtype: torch.dtype
+    tiny_wan_folder: Callable[[str], Path], dtype: torch.dtype
 ) -> None:
-    folder = tiny_wan_folder(scheduler)
+    folder = tiny_wan_folder(EULER)
     expected = generate(folder)
     torch.set_default_dtype(dtype)
     try:

@@ -14,7 +14,6 @@ from ostinato.card import (
     GuidanceForm,
     ModelCard,
     ParentRef,
-    ParitySpec,
     PrecisionSpec,
     ScheduleAssumption,
     SizeRange,
@@ -123,6 +122,8 @@ CASES: dict[str, tuple[ModelCard, str]] = {
     "precision": (change("recipe", assumes_precision="bfloat16"), "assumes precision 'bfloat16'"),
     "oracle": (change("parity", oracle="oracle"), "parity.oracle is 'oracle'"),
     "no levels": (change("parity", levels=()), "parity.levels is empty"),
+    "reference": (change("parity", reference="reference"), "parity.reference is 'reference'"),
+    "parity frames": (change("parity", num_frames=10), "parity.num_frames is 10; capabilities"),
     "default size": (change("defaults", height=65), "defaults.height is 65"),
     "default task": (change("defaults", task=TaskType.TEXT_TO_AUDIO), "defaults.task"),
     "default fps": (change("defaults", fps=0.0), "defaults.fps is 0.0"),
@@ -173,7 +174,7 @@ def test_all_errors_come_at_once() -> None:
     card = dataclasses.replace(
         CARD,
         model_id="",
-        parity=ParitySpec(levels=(), oracle="x", output_determinism=CARD.parity.output_determinism),
+        parity=dataclasses.replace(CARD.parity, levels=(), oracle="x"),
         defaults=dataclasses.replace(CARD.defaults, height=65, fps=0.0),
     )
     assert len(card.validate()) == 5

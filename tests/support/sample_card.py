@@ -80,6 +80,8 @@ def sample_card() -> ModelCard:
         parity=ParitySpec(
             levels=(ParityLevel.C0, ParityLevel.C1),
             oracle="sample.oracle:Oracle",
+            reference="sample.reference:reference_of",
+            num_frames=9,
             output_determinism=Determinism.BITWISE,
         ),
         precision=PrecisionSpec(weights="float32", latents="float32"),

@@ -193,11 +193,15 @@ class ParitySpec:
     """The parity that the pair must keep.
 
     levels: the rungs that are checked. oracle: import string of the implementation it is held
-    against, None when only self-consistency is promised.
+    against, `Oracle(source)`, None when there is none. reference: import string of
+    `reference_of(source)`, which gives the same model in float64; None for a card that is itself
+    one. num_frames: of the clips it is checked with, few but on every path that a clip can take.
     """
 
     levels: tuple[ParityLevel, ...]
     oracle: str | None
+    reference: str | None
+    num_frames: int
     output_determinism: Determinism
 
 

@@ -29,6 +29,7 @@ def card_errors(card: ModelCard) -> tuple[str, ...]:
         *_recipe_errors(card),
         *_pinned_errors(card),
         *_default_errors(card),
+        *_parity_errors(card),
         *_attachment_errors(card),
     )
 
@@ -128,10 +129,6 @@ def _recipe_errors(card: ModelCard) -> Iterator[str]:
             f"recipe assumes precision {recipe.assumes_precision!r}, but the card keeps weights "
             f"in {card.precision.weights!r}"
         )
-    if card.parity.oracle is not None:
-        yield from _import_string(card.parity.oracle, "parity.oracle")
-    if not card.parity.levels:
-        yield "parity.levels is empty; a card declares what it is held to"
 
 
 def _assumed_loop_errors(card: ModelCard, spec: LoopSpec) -> Iterator[str]:
@@ -200,6 +197,18 @@ def _default_errors(card: ModelCard) -> Iterator[str]:
         yield f"defaults.guidance_scale is {defaults.guidance_scale}; recipe assumes {scale}"
     if pinned.flow_shift is not None and defaults.flow_shift != pinned.flow_shift:
         yield f"defaults.flow_shift is {defaults.flow_shift}; recipe assumes {pinned.flow_shift}"
+
+
+def _parity_errors(card: ModelCard) -> Iterator[str]:
+    parity, frames = card.parity, card.capabilities.num_frames
+    if not parity.levels:
+        yield "parity.levels is empty; a card declares what it is held to"
+    yield from _duplicates((level.value for level in parity.levels), "parity level")
+    for name, value in (("oracle", parity.oracle), ("reference", parity.reference)):
+        if value is not None:
+            yield from _import_string(value, f"parity.{name}")
+    if _holds_a_size(frames) and not frames.accepts(parity.num_frames):
+        yield f"parity.num_frames is {parity.num_frames}; capabilities allow {frames.describe()}"
 
 
 def _attachment_errors(card: ModelCard) -> Iterator[str]:

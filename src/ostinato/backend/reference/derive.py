@@ -29,7 +29,10 @@ def derive_reference(source: ModelSource, adapters: Mapping[str, str]) -> ModelS
             consistency="the served forward written again in float64 numpy, to measure it by",
         ),
         parity=dataclasses.replace(
-            card.parity, oracle=None, output_determinism=Determinism.TOLERANCE
+            card.parity,
+            oracle=None,
+            reference=None,
+            output_determinism=Determinism.TOLERANCE,
         ),
     )
     return ModelSource(card=variant, folder=source.folder)

@@ -52,6 +52,8 @@ _HERE = "ostinato.models.builtin"
 # An hour of video: positions are computed, not looked up, and memory does not grow with length
 # but for the frames themselves.
 _MAX_FRAMES = 3600 * FPS
+# Three blocks, the last cut short: history is read, kept and grown.
+_PARITY_FRAMES = 30
 
 
 def shipped_folder() -> Path:
@@ -127,8 +129,10 @@ def builtin_card(
         ),
         recipe=_recipe(provenance),
         parity=ParitySpec(
-            levels=(ParityLevel.C0, ParityLevel.C1),
+            levels=(ParityLevel.C0, ParityLevel.C1, ParityLevel.C2),
             oracle=None,
+            reference=f"{_HERE}.reference:reference_of",
+            num_frames=_PARITY_FRAMES,
             output_determinism=Determinism.BITWISE,
         ),
         precision=PrecisionSpec(weights="float32", latents="float32"),

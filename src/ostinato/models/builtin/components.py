@@ -8,8 +8,8 @@ branch order and are stacked here, on the batch axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -64,7 +64,7 @@ class BuiltinTextEncoder(_Ops):
         """Take the live objects; weights aligned."""
         super().__init__({"encode": self.encode})
         self.tokenizer = tokenizer
-        self.text_encoder = text_encoder
+        self.text_encoder = self.module = text_encoder
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
@@ -102,6 +102,7 @@ class BuiltinTransformer(_Ops):
         super().__init__(
             {"encode_text": self.encode_text, "predict": self.predict, "store": self.store}
         )
+        self.module = transformer
         self.network = CausalWan(transformer)
         # Elements per row of the activations: SiLU of the time embedding, GELU of the layers.
         geometry = self.network.geometry
@@ -207,7 +208,8 @@ class BuiltinCodec(_Ops):
     def __init__(self, codec: PatchCodec) -> None:
         """Take a loaded codec."""
         super().__init__({"decode": self.decode})
-        self.codec = codec
+        self.codec = self.module = codec
+        self._tap: Tap = _ignore
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> LatentFacts:
@@ -225,10 +227,16 @@ class BuiltinCodec(_Ops):
         _require_float32(spec, precision)
         return cls(load_codec(folder / spec.subfolder))
 
-    def observe(self, tap: Tap) -> AbstractContextManager[None]:
-        """Look into the decoder; see `ostinato.loop.observe`."""
+    @contextmanager
+    def observe(self, tap: Tap) -> Generator[None, None, None]:
+        """Look into the decoder, then at the pixels before they become whole levels."""
         convs = [f"convs.{index}" for index in range(len(self.codec.convs))]
-        return module_taps(self.codec, ("conv_in", *convs, "proj_out"), tap)
+        with module_taps(self.codec, ("conv_in", *convs, "proj_out"), tap):
+            self._tap = tap
+            try:
+                yield
+            finally:
+                self._tap = _ignore
 
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
         """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3].
@@ -236,9 +244,15 @@ class BuiltinCodec(_Ops):
         Raises NonFinite when a pixel is NaN.
         """
         frames_BCFHW = require_finite(self.codec.decode(latents), "frames")
+        self._tap("pixels", frames_BCFHW)
         scaled = ((frames_BCFHW[0] + 1.0) * 127.5).round().clamp(0, 255)
         frames: np.ndarray = scaled.to(torch.uint8).permute(1, 2, 3, 0).contiguous().numpy()
         return {"frames": frames}
+
+
+def _ignore(name: str, value: torch.Tensor) -> None:
+    """Nobody looks."""
+    del name, value
 
 
 class _BranchInputs(NamedTuple):

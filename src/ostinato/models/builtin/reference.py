@@ -201,6 +201,7 @@ class ReferenceCodec(ReferenceComponent):
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
         """Decode latents [1,C,T,H,W] to frames uint8 [4 T,height,width,3]."""
         frames = self._decoder.decode(to_array(latents), self.emit)
+        self.emit("pixels", frames[None])
         scaled = np.clip(np.rint((frames + 1.0) * 127.5), 0, 255)
         return {"frames": np.ascontiguousarray(np.moveaxis(scaled, 0, -1).astype(np.uint8))}
 

@@ -33,6 +33,8 @@ _ADAPTERS = "ostinato.models.wan.components"
 
 # Precision that the parity promise was measured at. A published 14B folder needs 56 GB so.
 PRECISION = PrecisionSpec(weights="float32", latents="float32")
+# Three latent frames: the decoder's first, its second, and one with the history of both.
+_PARITY_FRAMES = 9
 
 
 def wan_card(model_id: str, facts: WanFacts) -> ModelCard:
@@ -76,8 +78,10 @@ def wan_card(model_id: str, facts: WanFacts) -> ModelCard:
             consistency="the forward is the library's own; how the weights were trained is unknown",
         ),
         parity=ParitySpec(
-            levels=(ParityLevel.C0, ParityLevel.C1),
+            levels=(ParityLevel.C0, ParityLevel.C1, ParityLevel.C2),
             oracle="ostinato.models.wan.oracle:WanOracle",
+            reference="ostinato.models.wan.reference:reference_of",
+            num_frames=_PARITY_FRAMES,
             output_determinism=Determinism.BITWISE,
         ),
         precision=PRECISION,

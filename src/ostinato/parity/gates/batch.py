@@ -1,0 +1,170 @@
+"""Batch: requests that share forwards give the bytes that each gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
+from ostinato.backend.nets.wan_stack import WanSample
+from ostinato.backend.nets.wan_stock import library_forward
+from ostinato.loop.batch import Stackable
+from ostinato.parity.gate import GateResult, NothingMeasured, Rung
+from ostinato.parity.gates.company import ShuffledTurns, mixed_requests, verdict
+from ostinato.parity.perturb import module_of
+from ostinato.parity.subject import Subject
+from ostinato.request import Request
+from ostinato.runtime import ResidentModel
+from ostinato.tasks import OutputName
+
+NAME = "batch"
+_SEED = 20260803
+_STOCK_SAMPLES, _CLIPS = 4, 3
+# What a processor would measure on which every stack is exact.
+_ANYTHING_GOES = BatchRules(
+    linear_rows=1, activation_multiple=1, attention=True, norms=True, conv2d=True, conv3d=True
+)
+
+
+def batch(subject: Subject) -> GateResult:
+    """Serve 2 to 16 requests of mixed timesteps and guidance with stacking on.
+
+    Passes only where forwards were in fact shared, or where this processor's rules forbid it and
+    the message says so. Raises NothingMeasured where rules allow it and nothing was stacked.
+    """
+    counts = (2, 8) if subject.options.quick else (2, 3, 8, 16)
+    expected = subject.alone(_requests(subject, max(counts)))
+    outputs, shared, widest = [], 0, 0
+    for count in counts:
+        turns = ShuffledTurns(_SEED + count)
+        with subject.serving(turns, max_batch=max(counts)) as (engine, resident):
+            with _widths(subject, resident) as widths:
+                got = engine.run(_requests(subject, count))
+            shared += sum(output.provenance.stacked_steps for output in got)
+            widest = max(widest, *widths)
+            outputs += [(index, output) for index, output in enumerate(got)]
+    narrow = _width_alone(subject)
+    detail: dict[str, object] = {
+        "batches": list(counts),
+        "stacked_steps": shared,
+        "samples_in_one_forward": widest,
+        "samples_in_one_forward_alone": narrow,
+        **_stock_batch(subject),
+    }
+    note = f"; {shared} steps shared a forward, of up to {widest} samples"
+    if shared == 0 or widest <= narrow:
+        note = f"; not stacked here: {_why(subject)}"
+    found = [output for _, output in outputs]
+    return verdict(NAME, found, [expected[index] for index, _ in outputs], detail, note)
+
+
+def _requests(subject: Subject, count: int) -> list[Request]:
+    """Return mixed requests; beyond the first few only their latents are asked for.
+
+    Decoding is not stacked: what decoders do in company is seen in a few clips as well as in many.
+    """
+    clips = mixed_requests(subject, min(count, _CLIPS))
+    rest = range(len(clips), count)
+    return clips + [subject.request(index, outputs=(OutputName.LATENTS,)) for index in rest]
+
+
+@contextmanager
+def _widths(subject: Subject, resident: ResidentModel) -> Iterator[list[int]]:
+    """Watch the largest leading dimension that any layer of a denoiser gives."""
+    seen = [0]
+
+    def hook(_module: nn.Module, _inputs: object, output: object) -> None:
+        if isinstance(output, torch.Tensor) and output.dim() > 2:
+            seen.append(max(seen.pop(), output.shape[0]))
+
+    modules = [module_of(resident.component(name), name) for name in subject.denoisers]
+    layers = [layer for module in modules for layer in module.modules()]
+    handles = [layer.register_forward_hook(hook) for layer in layers if not any(layer.children())]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _width_alone(subject: Subject) -> int:
+    with subject.serving() as (engine, resident), _widths(subject, resident) as widths:
+        engine.run([subject.request()])
+    return widths[0]
+
+
+def _why(subject: Subject) -> str:
+    """Say which rules forbid stacking here; raises NothingMeasured when none does.
+
+    The component itself is asked, with two recorded calls: it stacks on a processor on which
+    anything goes, and does not under the rules that were measured on this one.
+    """
+    with subject.cpu():
+        rules = probe_batch_rules()
+    if not _stacks(subject, _ANYTHING_GOES) or _stacks(subject, rules):
+        raise NothingMeasured(
+            "no forward was shared, although the batch rules of this processor allow it"
+        )
+    return f"the batch rules measured on this processor forbid it: {asdict(rules)}"
+
+
+def _stacks(subject: Subject, rules: BatchRules) -> bool:
+    resident = subject.resident()
+    for name in subject.denoisers:
+        component = resident.component(name)
+        calls = [c for c in subject.recorded.calls if c.component == name]
+        if not isinstance(component, Stackable):
+            continue
+        for op in component.stacked_ops:
+            inputs = [call.inputs for call in calls if call.op == op][:2]
+            with subject.cpu(), torch.no_grad(), _widths(subject, resident) as alone:
+                component.op(op)(**inputs[0])
+            with subject.cpu(), torch.no_grad(), _widths(subject, resident) as together:
+                component.op_stacked(op, rules)(inputs)
+            if together[0] > alone[0]:
+                return True
+    return False
+
+
+def _stock_batch(subject: Subject) -> dict[str, object]:
+    """Show that the library's own batched forward is not exact, where it is known how to run it.
+
+    So that the gate is known to bite: equality is not what a batch gives for nothing.
+    """
+    resident, equal = subject.resident(), list[bool]()
+    for name in subject.denoisers:
+        module, samples = module_of(resident.component(name), name), _samples(subject, name)
+        if len(samples) < 2:
+            continue
+        with subject.cpu(), torch.no_grad():
+            together = library_forward(module, samples)
+            alone = [library_forward(module, [sample]) for sample in samples]
+        if together is not None:
+            equal.append(torch.equal(together, torch.cat([v for v in alone if v is not None])))
+    return {"stock_batch_equal": all(equal) if equal else None}
+
+
+def _samples(subject: Subject, component: str) -> list[WanSample]:
+    """Return what some steps fed the network, each at its own timestep, under one text."""
+    calls = subject.recorded.calls
+    texts = [
+        value[0] if isinstance(value, tuple) else value
+        for call in calls
+        if call.component == component
+        if (value := call.inputs.get("prompt_embeds")) is not None
+    ]
+    fed = [
+        (call.inputs["latents"], call.inputs["timestep"])
+        for call in calls
+        if call.component == component and {"latents", "timestep"} <= set(call.inputs)
+    ]
+    return [
+        WanSample(latents, timestep.reshape(1), texts[0])
+        for latents, timestep in fed[:_STOCK_SAMPLES]
+        if isinstance(latents, torch.Tensor)
+        if isinstance(timestep, torch.Tensor) and texts and isinstance(texts[0], torch.Tensor)
+    ]

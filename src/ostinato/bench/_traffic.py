@@ -45,15 +45,15 @@ class Fate(StrEnum):
     UNREADABLE = "unreadable"
 
 
-_WEIGHTS = {
-    Fate.PLAIN: 6,
-    Fate.SAVED: 1,
-    Fate.TORN: 1,
-    Fate.CANCELLED: 6,
-    Fate.LATE: 2,
-    Fate.OVERFLOWING: 2,
-    Fate.UNREADABLE: 2,
-}
+_SHARES = (
+    (Fate.PLAIN, 6),
+    (Fate.SAVED, 1),
+    (Fate.TORN, 1),
+    (Fate.CANCELLED, 6),
+    (Fate.LATE, 2),
+    (Fate.OVERFLOWING, 2),
+    (Fate.UNREADABLE, 2),
+)
 
 
 @dataclass
@@ -121,7 +121,8 @@ class Traffic:
         return sorted(path.name for path in self.clips.iterdir() if path.name not in kept)
 
     def _submit(self) -> tuple[Fate, int, Handle]:
-        fate = self._random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        fates, shares = zip(*_SHARES, strict=True)
+        fate = self._random.choices(fates, shares)[0]
         which = self._random.randrange(len(self._plain))
         request = replace(self._plain[which], priority=self._random.randint(-1, 1))
         if fate is Fate.LATE:

@@ -17,8 +17,16 @@ FLAGS = (
     ),
     ("models", "--debug --help --json"),
     ("inspect", "MODEL --debug --help --json"),
-    ("train", "RECIPE --debug --export-to --help --json --list --no-resume --output-dir --parent --quiet"),
+    (
+        "train",
+        "RECIPE --debug --export-to --help --json --list --no-resume --output-dir --parent --quiet",
+    ),
     ("eval", "MODEL --debug --help --json --prompts --quiet --suite"),
+    (
+        "verify",
+        "MODEL --all-tiny --debug --dtype --errors --help --html --json --perturb --quick --quiet "
+        "--write-docs --write-goldens",
+    ),
     ("doctor", "--debug --help --json --quick"),
 )
 

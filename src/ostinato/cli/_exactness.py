@@ -85,12 +85,13 @@ def family_line(source: ModelSource | None, rules: BatchRules) -> str:
     source: the family's shipped model, None where it has none or the files are damaged.
     """
     if source is None:
-        if rules.stacks(rows=NEVER, widths=(0,)):
-            return (
-                f"stacked from {_counted(rules.linear_rows, 'token')} a request on, in models "
-                f"whose widths are multiples of {rules.activation_multiple}"
-            )
-        return f"request by request: {_hindrance(rules)}"
+        counts = (rules.linear_rows, rules.activation_multiple)
+        if NEVER in counts or not (rules.attention and rules.norms):
+            return f"request by request: {_hindrance(rules)}"
+        return (
+            f"stacked from {_counted(rules.linear_rows, 'token')} a request on, in models whose "
+            f"widths are multiples of {rules.activation_multiple}"
+        )
     spec = _stacking(source)
     if spec is None:
         return "request by request: no component of it takes several requests at once"

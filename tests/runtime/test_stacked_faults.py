@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ostinato.api import Engine
-from ostinato.errors import NonFinite
+from ostinato.errors import InternalError, NonFinite
 from ostinato.models.builtin.card import open_builtin
 from ostinato.request import Failed, Finished
 from ostinato.runtime import Handle, ResidentModel
@@ -103,3 +103,20 @@ def test_nan_in_one_share_of_a_stack_fails_that_request_alone(
         assert isinstance(end, Failed) or equal(handle.result(), right)
     assert any(isinstance(end, Finished) for end in ends), "the last one runs by itself"
     assert_nothing_held(start, [resident], handles)
+
+
+def test_a_probe_that_raises_fails_those_requests_and_not_the_engine(
+    engine: Engine, resident: ResidentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise OSError("no processor")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ostinato.runtime.core.probe_batch_rules", broken)
+        start, handles = Holdings.now(), submit_all(engine)
+        ends = [ended(handle) for handle in handles]
+        failed = [end for end in ends if isinstance(end, Failed)]
+        assert len(failed) > 1
+        assert all(isinstance(end.error, InternalError) for end in failed)
+        assert_nothing_held(start, [resident], handles)
+    assert all(isinstance(ended(handle), Finished) for handle in submit_all(engine))

@@ -15,7 +15,7 @@ import torch
 
 from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.errors import EngineClosed, InternalError
-from ostinato.loop.batch import BatchKey, execute_together
+from ostinato.loop.batch import BatchKey, Share, execute_together
 from ostinato.runtime.policy import ReadyRequest, TurnPolicy
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.threads import cpu_turn
@@ -152,18 +152,22 @@ class DeviceWorker:
     def _turn_together(
         self, group: list[RunningRequest], tick: int, threads: int
     ) -> list[Callable[[], None] | None]:
-        model = group[0].model
-        if threads not in self._rules:
-            self._rules[threads] = probe_batch_rules()
         started = time.perf_counter()
-        shares = execute_together(
-            [running.plan for running in group], model.component, model.pages, self._rules[threads]
-        )
+        try:
+            shares = self._stacked(group, threads)
+        except BaseException as error:  # theirs, not the worker's: the others go on
+            shares = (Share(error=error),) * len(group)
         device_s = (time.perf_counter() - started) / len(group)
         return [
             running.share(tick, threads, share, device_s)
             for running, share in zip(group, shares, strict=True)
         ]
+
+    def _stacked(self, group: list[RunningRequest], threads: int) -> tuple[Share, ...]:
+        if threads not in self._rules:
+            self._rules[threads] = probe_batch_rules()
+        model, plans = group[0].model, [running.plan for running in group]
+        return execute_together(plans, model.component, model.pages, self._rules[threads])
 
 
 def _goes_with(leader: RunningRequest, other: RunningRequest, key: BatchKey) -> bool:

@@ -120,6 +120,34 @@ class Eval(Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verify(Common):
+    """Hold a model to what its card promises; exit 1 when a gate is red or measured nothing."""
+
+    model: tyro.conf.Positional[
+        Annotated[str | None, arg(metavar="[MODEL]", help_behavior_hint="")]
+    ] = None
+    """A built-in model, a diffusers-layout folder, or a hub id."""
+    all_tiny: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Verify every family on a small folder of its real classes, in place of a model."""
+    html: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """Write the report as one page."""
+    perturb: Annotated[str | None, arg(metavar="WEIGHT", help_behavior_hint="")] = None
+    """Move COMPONENT.PARAMETER[INDEX]=AMOUNT after load (index 0, 1e-3): gates must see it."""
+    errors: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Measure how far each tap lies from float64, in place of the gates."""
+    dtype: Annotated[str, arg(metavar="DTYPE")] = "float32"
+    """What --errors measures: float32 or bfloat16."""
+    write_docs: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """Put the table of --errors between its markers in this page."""
+    write_goldens: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """Make the goldens of the model, in place of the gates."""
+    quick: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Smaller batches and fewer runs; never fewer gates."""
+    quiet: Annotated[bool, arg(help_behavior_hint="")] = False
+    """No progress on stderr."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor(Common):
     """Say what this machine is, what exact batches need on it, and what is missing."""
 
@@ -127,7 +155,7 @@ class Doctor(Common):
     """Leave out the table of operations, which takes a minute."""
 
 
-Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Doctor
+Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Verify | Doctor
 
 SUBCOMMANDS = (
     Annotated[Generate, subcommand("generate")]
@@ -135,5 +163,6 @@ SUBCOMMANDS = (
     | Annotated[Inspect, subcommand("inspect")]
     | Annotated[Train, subcommand("train")]
     | Annotated[Eval, subcommand("eval")]
+    | Annotated[Verify, subcommand("verify")]
     | Annotated[Doctor, subcommand("doctor")]
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TextIO
 
-from ostinato.cli._arguments import Command, Doctor, Eval, Generate, Inspect, Models, Train
+from ostinato.cli._arguments import Command, Doctor, Eval, Generate, Inspect, Models, Train, Verify
 from ostinato.cli._parse import parse
 from ostinato.cli._result import CommandResult
 from ostinato.errors import OstinatoError, RequestCancelled
@@ -84,6 +84,10 @@ def _run(command: Command) -> CommandResult:
             from ostinato.cli._eval import evaluate
 
             return evaluate(command)
+        case Verify():
+            from ostinato.cli._verify import verify_model
+
+            return verify_model(command)
         case Doctor():
             from ostinato.cli._doctor import diagnose
 

@@ -28,6 +28,9 @@ class Family:
     builtin: the name under which a model of this family ships, None when it ships none.
     open: import string of `open(folder: Path) -> ModelSource`; for a shipped model the folder is
     the one that `folder` (an import string of `() -> Path`) names.
+    tiny: import string of `write(folder: Path) -> Path`, which makes a small folder of the real
+    classes that the family can be verified with. measures: the family that this one is only the
+    float64 reference of; it is then verified by that family's gates and not by itself.
     """
 
     name: str
@@ -36,6 +39,8 @@ class Family:
     open: str
     builtin: str | None = None
     folder: str | None = None
+    tiny: str | None = None
+    measures: str | None = None
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -46,6 +51,7 @@ FAMILIES: tuple[Family, ...] = (
         open="ostinato.models.builtin.card:open_builtin",
         builtin="builtin",
         folder="ostinato.models.builtin.card:shipped_folder",
+        tiny="ostinato.models.builtin.tiny:write_tiny_builtin",
     ),
     Family(
         name="builtin-reference",
@@ -54,12 +60,14 @@ FAMILIES: tuple[Family, ...] = (
         open="ostinato.models.builtin.reference:open_reference",
         builtin="builtin-reference",
         folder="ostinato.models.builtin.card:shipped_folder",
+        measures="builtin",
     ),
     Family(
         name="wan",
         summary="Wan 2.1 text to video, diffusers layout",
         pipelines=("WanPipeline",),
         open="ostinato.models.wan.open:open_wan",
+        tiny="ostinato.models.wan.tiny:write_tiny_wan",
     ),
 )
 
@@ -68,6 +76,11 @@ def families() -> tuple[Family, ...]:
     """Return the families of this package and of installed plugins."""
     plugins = tuple(cast("Family", point.load()) for point in entry_points(group=ENTRY_POINT_GROUP))
     return FAMILIES + plugins
+
+
+def ships(reference: str | Path) -> bool:
+    """Tell whether a name is that of a model which comes with a family."""
+    return any(f.builtin is not None and f.builtin == str(reference) for f in families())
 
 
 def open_model(reference: str | Path) -> ModelSource:

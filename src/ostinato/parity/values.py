@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -33,7 +33,9 @@ def detached(value: object) -> object:
 
 def rebuilt(like: tuple[object, ...], items: list[object]) -> tuple[object, ...]:
     """Make a tuple of the type of `like`; a named tuple keeps its names."""
-    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+    if hasattr(like, "_fields"):
+        return cast("Callable[..., tuple[object, ...]]", type(like))(*items)
+    return tuple(items)
 
 
 def tensors(values: Values) -> Iterator[tuple[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.backend.nets.wan_stack import WanSample
 from ostinato.backend.nets.wan_stock import library_forward
 from ostinato.loop.batch import Stackable
-from ostinato.parity.gate import GateResult, NothingMeasured, Rung
+from ostinato.parity.gate import GateResult, NothingMeasured
 from ostinato.parity.gates.company import ShuffledTurns, mixed_requests, verdict
 from ostinato.parity.perturb import module_of
 from ostinato.parity.subject import Subject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.subject import Subject, same_output
@@ -65,7 +65,7 @@ def verdict(
     name: str,
     outputs: Sequence[Output],
     expected: Sequence[Output],
-    detail: dict[str, object] | None = None,
+    detail: Mapping[str, object] | None = None,
     suffix: str = "",
 ) -> GateResult:
     """Compare outputs with what each gave alone; raises NothingMeasured for none of them."""

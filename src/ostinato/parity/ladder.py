@@ -18,6 +18,7 @@ from ostinato.parity.gates.files import files
 from ostinato.parity.gates.kept import goldens
 from ostinato.parity.gates.oracle import oracle
 from ostinato.parity.gates.reentry import reentry
+from ostinato.parity.gates.reload import reload
 from ostinato.parity.gates.sampling import sampling
 from ostinato.parity.gates.trajectory import trajectory
 from ostinato.parity.gates.weights import weights
@@ -157,6 +158,7 @@ def _of_level(level: ParityLevel, card: ModelCard) -> list[OwedGate]:
     if level is ParityLevel.C0:
         return [
             OwedGate(name="components", rung=Rung.C0, run=components),
+            OwedGate(name="reload", rung=Rung.C0, run=reload),
             OwedGate(name="sampling", rung=Rung.C0, run=sampling),
         ]
     if level is ParityLevel.C1 and card.parity.oracle is not None:

@@ -1,0 +1,97 @@
+"""`ostinato verify`: exit codes, the table, the JSON line, and flags that do not go together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from ostinato.cli import main
+from ostinato.cli._verify import _goldens_of
+from ostinato.models.registry import open_model
+
+
+def test_a_sound_model_passes(
+    tiny_builtin_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    folder = str(tiny_builtin_folder)
+    assert main(["verify", folder, "--quick", "--quiet", "--json", "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out.splitlines()[-1])
+    figures = document["figures"]
+    assert document["name"] == "verify"
+    assert document["passed"] is True
+    assert figures["gates"] == figures["gates_passed"] == 10
+    assert figures["taps"] > 100
+    assert figures["variants"] == figures["variants_bit_equal"] == 16
+    gates = document["detail"][tiny_builtin_folder.name]["gates"]
+    assert gates["batch"]["stock_batch_equal"] is False
+    assert "verify: passed" in out
+    assert "ostinato verify" in page.read_text()
+
+
+def test_a_moved_weight_fails_and_the_first_tap_is_named(
+    tiny_builtin_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = "transformer.blocks.0.ffn.net.2.bias"
+    arguments = ["verify", str(tiny_builtin_folder), "--perturb", weight, "--quick", "--quiet"]
+    assert main(arguments) == 1
+    out = capsys.readouterr().out
+    assert "first divergence: tap 'blocks.0.ffn' (occurrence 0) of transformer." in out
+    assert f"{weight} differs from its file by up to 0.001" in out
+    assert "verify: FAILED" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either a MODEL or --all-tiny"),
+        (["builtin", "--all-tiny"], "either a MODEL or --all-tiny"),
+        (["builtin", "--errors", "--write-goldens", "x"], "do not go together"),
+        (["builtin", "--write-docs", "x"], "ask for both"),
+        (["builtin", "--dtype", "bfloat16"], "--dtype is what --errors measures"),
+        (["builtin", "--errors", "--dtype", "int8"], "dtype is 'int8'"),
+        (["builtin", "--errors", "--perturb", "codec.bias"], "speak of the gates"),
+        (["--all-tiny", "--perturb", "codec.bias"], "one MODEL"),
+        (["builtin", "--perturb", "codec"], "names no weight"),
+        (["nonesuch"], "no model 'nonesuch'"),
+    ],
+)
+def test_bad_usage_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_ships_owes_its_goldens(tiny_builtin_folder: Path, tmp_path: Path) -> None:
+    shipped = open_model("builtin")
+    assert _goldens_of("builtin", shipped) == shipped.folder / "goldens.json"
+    bare = dataclasses.replace(shipped, folder=tmp_path)
+    assert _goldens_of("builtin", bare) == tmp_path / "goldens.json"
+    tiny = open_model(tiny_builtin_folder)
+    assert _goldens_of(str(tiny_builtin_folder), tiny) is None
+
+
+def test_errors_are_printed_and_written_into_a_page(
+    tiny_builtin_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "numerics.md"
+    arguments = [
+        "verify",
+        str(tiny_builtin_folder),
+        "--errors",
+        "--write-docs",
+        str(page),
+        "--json",
+    ]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "| codec | decode | `pixels` |" in out
+    assert "| codec | decode | `pixels` |" in page.read_text()
+    document = json.loads(out.splitlines()[-1])
+    assert document["dtype"] == "float32"
+    assert len(document["errors"]) > 10

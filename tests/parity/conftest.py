@@ -1,0 +1,35 @@
+"""Tiny models under test, each recorded once for the tests that leave it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ostinato.card import ModelSource
+from ostinato.models.builtin.card import open_builtin
+from ostinato.models.wan.open import open_wan
+from ostinato.parity.subject import Subject, VerifyOptions
+
+QUICK = VerifyOptions(quick=True)
+
+
+@pytest.fixture(scope="session")
+def builtin_source(tiny_builtin_folder: Path) -> ModelSource:
+    return open_builtin(tiny_builtin_folder)
+
+
+@pytest.fixture(scope="session")
+def wan_source(tiny_wan_folder: Callable[..., Path]) -> ModelSource:
+    return open_wan(tiny_wan_folder())
+
+
+@pytest.fixture(scope="session")
+def builtin(builtin_source: ModelSource) -> Subject:
+    return Subject(builtin_source, QUICK)
+
+
+@pytest.fixture(scope="session")
+def wan(wan_source: ModelSource) -> Subject:
+    return Subject(wan_source, QUICK)

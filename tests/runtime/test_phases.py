@@ -217,7 +217,6 @@ def test_overflow_in_every_advance_names_the_step(stage: Stage, family: str) -> 
         assert "latents" in str(error)
 
 
-@pytest.mark.xfail(reason="running.py does not yet call watch.located", strict=True)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nan_found_by_a_decoder_or_sampler_is_located_too(stage: Stage, family: str) -> None:
     last = len(stage.calls[family]) - 1

@@ -27,13 +27,19 @@ def process_settings() -> Generator[None, None, None]:
     """
     with _LOCK:
         dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
-        torch.set_default_dtype(torch.float32)
-        torch.set_float32_matmul_precision("highest")
+        _set(torch.float32, "highest")
         try:
             yield
         finally:
-            torch.set_default_dtype(dtype)
-            torch.set_float32_matmul_precision(precision)
+            _set(dtype, precision)
+
+
+def _set(dtype: torch.dtype, precision: str) -> None:
+    """Set what differs: writing costs more than reading, and every turn comes here."""
+    if torch.get_default_dtype() is not dtype:
+        torch.set_default_dtype(dtype)
+    if torch.get_float32_matmul_precision() != precision:
+        torch.set_float32_matmul_precision(precision)
 
 
 @contextmanager

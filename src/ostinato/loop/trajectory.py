@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ostinato.backend.finite import is_finite
 from ostinato.errors import NonFinite
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.policies.guidance import Branch, GuidanceRule
@@ -70,7 +71,7 @@ class Trajectory:
         latents, memory = self.sampler.step(
             self.latents, prediction, sigma, sigma_next, self.memory
         )
-        if not bool(torch.isfinite(latents).all()):
+        if not is_finite(latents):
             raise NonFinite(
                 f"denoise step {self.step + 1} of {self.schedule.num_steps} left NaN or infinity "
                 f"in the latents (guidance_scale {guidance_scale:g}, sigma {sigma:g})"

@@ -57,7 +57,8 @@ class ProgramState:
 
     position: the node that runs, as an index into the selected nodes. queue: emissions of the
     running loop that a streaming node has yet to take. pieces: what each streaming node wrote so
-    far. fresh, notes: what the latest `advance` added.
+    far. fresh, notes: what the latest `advance` added. plan: the next one of the running loop,
+    once `advance` has asked for it to see whether the loop is done.
     """
 
     slots: Mapping[str, object]
@@ -67,6 +68,7 @@ class ProgramState:
     pieces: Mapping[str, tuple[object, ...]]
     fresh: tuple[Piece, ...] = ()
     notes: tuple[str, ...] = ()
+    plan: WorkPlan | None = None
 
 
 class ProgramRun:
@@ -114,6 +116,8 @@ class ProgramRun:
         if state.queue:
             node, emission = state.queue[0]
             return _node_plan(node, {**state.slots, emission.slot: emission.value})
+        if state.plan is not None:
+            return state.plan
         if state.position == len(self._nodes):
             return DONE
         node = self._nodes[state.position]
@@ -125,7 +129,6 @@ class ProgramRun:
 
     def advance(self, state: ProgramState, result: WorkResult) -> ProgramState:
         """Fold a plan's result in."""
-        state = replace(state, fresh=(), notes=())
         if state.queue:
             return self._leave(self._take_piece(state, result))
         node = self._nodes[state.position]
@@ -135,7 +138,8 @@ class ProgramRun:
         loop_state = loop.advance(state.loop_state, result)
         emitted = loop.emitted(loop_state)
         queue = tuple((n, e) for e in emitted for n in self._streams(e.slot))
-        return self._leave(replace(state, loop_state=loop_state, queue=queue))
+        moved = replace(state, loop_state=loop_state, queue=queue, plan=None, fresh=(), notes=())
+        return self._leave(moved)
 
     def _leave(self, state: ProgramState) -> ProgramState:
         """Move past the running loop once it is done and nothing waits to be streamed."""
@@ -143,8 +147,9 @@ class ProgramRun:
         if state.queue or not isinstance(node, LoopNode):
             return state
         loop = self._loop(node.loop)
-        if not isinstance(loop.next(state.loop_state), Done):
-            return state
+        plan = loop.next(state.loop_state)
+        if not isinstance(plan, Done):
+            return replace(state, plan=plan)
         written = loop.finalize(state.loop_state).slots
         if frozenset(written) != node.writes:
             raise UndeclaredAccess(

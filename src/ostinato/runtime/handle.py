@@ -24,6 +24,7 @@ from ostinato.runtime.output import Output
 from ostinato.tasks import RequestId
 
 EventMaker = Callable[[RequestId, int], Event]
+_FINAL = get_args(FinalEvent)
 
 
 class Handle:
@@ -34,7 +35,10 @@ class Handle:
         self.spec = spec
         self._scope = scope
         self._wake = wake
-        self._changed = threading.Condition()
+        # Two conditions of one lock: who waits for the end alone sleeps through the steps, each of
+        # which would otherwise take the interpreter from the device worker.
+        lock = threading.RLock()
+        self._changed, self._ended = threading.Condition(lock), threading.Condition(lock)
         self._events: list[Event] = []
         self._output: Output | None = None
 
@@ -72,13 +76,13 @@ class Handle:
                 event = self._events[position]
             position += 1
             yield event
-            if isinstance(event, get_args(FinalEvent)):
+            if isinstance(event, _FINAL):
                 return
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the end, whatever it is; raises TimeoutError."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._final() is not None, timeout_s):
+        with self._ended:
+            if not self._ended.wait_for(lambda: self._final() is not None, timeout_s):
                 raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
 
     def result(self, timeout_s: float | None = None) -> Output:
@@ -136,7 +140,7 @@ class Handle:
 
     def _final(self) -> Event | None:
         last = self._events[-1] if self._events else None
-        return last if isinstance(last, get_args(FinalEvent)) else None
+        return last if isinstance(last, _FINAL) else None
 
     def _tell(self, make: EventMaker) -> None:
         with self._changed:
@@ -144,6 +148,7 @@ class Handle:
             self._events.append(make(self.request_id, len(self._events)))
             if self._final() is not None:
                 self._wake = _asleep  # the engine is no longer needed by this handle
+                self._ended.notify_all()
             self._changed.notify_all()
 
 

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from typing import TypeVar, cast
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
 from ostinato.loop.batch import BatchKey, Share, batch_key
@@ -20,20 +13,19 @@ from ostinato.loop.contract import Done, LoopContext, Ring
 from ostinato.loop.execute import commit, execute
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.observe import Observer, Unit
-from ostinato.media import Video
 from ostinato.program import LoopNode, Node, Program, ProgramRun, ProgramState
 from ostinato.request import CancelScope, GenerationSpec
+from ostinato.runtime.failure import typed
 from ostinato.runtime.handle import Handle
-from ostinato.runtime.output import Output, Provenance
+from ostinato.runtime.output import Output
 from ostinato.runtime.policy import ReadyRequest
 from ostinato.runtime.resident import ResidentModel
-from ostinato.runtime.watch import require_finite
+from ostinato.runtime.result import Spent, frames_of, make_output, read_only
+from ostinato.runtime.watch import located, require_finite
 from ostinato.tasks import OutputName
 from ostinato.work import WorkPlan, WorkResult
 
 T = TypeVar("T")
-
-_LIBRARIES = ("torch", "diffusers", "transformers", "ostinato")
 
 
 class RunningRequest:
@@ -69,13 +61,9 @@ class RunningRequest:
         self._plan: WorkPlan | Done | None = None  # of the state; None before the first turn
         self._total = sum(self._num_plans(nodes, node) for node in nodes)
         self._num_done = 0
-        self._calls: Counter[str] = Counter()
-        self._device_s: dict[str, float] = {}
-        self._load_s = 0.0
+        self._spent = Spent()
         self._advice: list[str] = []
         self._frames_told = 0
-        self._num_threads = 0
-        self._num_stacked = 0
 
     @property
     def cpu_threads(self) -> int | None:
@@ -136,11 +124,12 @@ class RunningRequest:
         """
 
         def step() -> None:
-            if share.error is not None:
-                raise share.error
-            assert share.result is not None, "a share has a result or an error"
             assert self._state is not None, "a plan was stacked, so there is a state"
-            self._num_stacked += 1
+            if share.error is not None:
+                with located(self._where(self._run.node_name(self._state))):
+                    raise share.error
+            assert share.result is not None, "a share has a result or an error"
+            self._spent.stacked_steps += 1
             self._fold(self._state, self.plan, share.result, device_s)
 
         return self._take_turn(tick, num_threads, step)
@@ -148,14 +137,14 @@ class RunningRequest:
     def _take_turn(
         self, tick: int, num_threads: int, step: Callable[[], None]
     ) -> Callable[[], None] | None:
-        self._last_turn, self._num_threads = tick, num_threads
+        self._last_turn, self._spent.cpu_threads = tick, num_threads
         try:
             step()
             if not isinstance(self._plan, Done):
                 return None
             output = self._output()
         except BaseException as error:
-            return partial(self.end_failed, self._typed(error))
+            return partial(self.end_failed, self._failure(error))
         return partial(self._end, self.handle.tell_finished, output)
 
     def end_cancelled(self) -> None:
@@ -166,18 +155,8 @@ class RunningRequest:
         """Free everything and tell the caller what went wrong."""
         self._end(self.handle.tell_failed, error)
 
-    def _typed(self, error: BaseException) -> OstinatoError:
-        trace = "".join(traceback.format_exception(error))
-        _drop_frames(error)
-        if isinstance(error, OstinatoError):
-            return error
-        wrapped = InternalError(
-            f"request {self.spec.request_id} failed at step {self._num_done}: "
-            f"{type(error).__name__}: {error}"
-        )
-        wrapped.add_note(trace)
-        wrapped.__cause__ = error
-        return wrapped
+    def _failure(self, error: BaseException) -> OstinatoError:
+        return typed(error, f"request {self.spec.request_id} failed at step {self._num_done}")
 
     def _end(self, tell: Callable[[T], None], value: T) -> None:
         """Free what the request held, then tell: who hears of the end finds nothing held."""
@@ -197,13 +176,14 @@ class RunningRequest:
             self._state = self._run.enter(self._run.init())
             self._plan = self._run.next(self._state)
         state, plan = self._state, self.plan
-        self._load_s += self._model.load_s(tuple(call.component for call in plan.calls))
+        self._spent.load_s += self._model.load_s(tuple(call.component for call in plan.calls))
         watch = None
         if self._observer is not None:
             unit = Unit(self.spec.request_id, self._run.node_name(state), self._num_done + 1)
             watch = self._observer.watch(unit)
         started = time.perf_counter()
-        result = execute(plan, self._model.component, self._model.pages, watch=watch)
+        with located(self._where(self._run.node_name(state))):
+            result = execute(plan, self._model.component, self._model.pages, watch=watch)
         self._fold(state, plan, result, time.perf_counter() - started)
 
     def _fold(
@@ -212,17 +192,20 @@ class RunningRequest:
         """Commit and advance: what follows the calls of a plan, stacked or not."""
         node = self._run.node_name(state)
         started = time.perf_counter()
-        where = f"request {self.spec.request_id}: step {self._num_done + 1} of node {node!r}"
+        where = self._where(node)
         require_finite(result, where)
         commit(plan, result, self._model.pages)
-        state = self._run.advance(state, result)
+        with located(where):
+            state = self._run.advance(state, result)
         spent = executed_s + time.perf_counter() - started
-        self._device_s[node] = self._device_s.get(node, 0.0) + spent
-        self._calls.update(f"{call.component}.{call.op}" for call in plan.calls)
+        self._spent.add(node, plan, spent)
         self._num_done += 1
         self._tell(state, node)
         self._state = self._run.enter(state)
         self._plan = self._run.next(self._state)
+
+    def _where(self, node: str) -> str:
+        return f"request {self.spec.request_id}: step {self._num_done + 1} of node {node!r}"
 
     def _tell(self, state: ProgramState, node: str) -> None:
         for note in state.notes:
@@ -233,11 +216,10 @@ class RunningRequest:
         for piece in state.fresh:
             if piece.slot != slot:
                 continue
-            frames = _frames(piece.value)[: self.spec.num_frames - self._frames_told]
+            frames = frames_of(piece.value)[: self.spec.num_frames - self._frames_told]
             self._frames_told += len(frames)
-            self.handle.tell_chunk(OutputName.VIDEO.value, piece.index, _read_only(frames))
-        device_s = sum(self._device_s.values())
-        self.handle.tell_progress(node, self._num_done, self._total, device_s)
+            self.handle.tell_chunk(OutputName.VIDEO.value, piece.index, read_only(frames))
+        self.handle.tell_progress(node, self._num_done, self._total, self._spent.device_s)
 
     def _num_plans(self, nodes: tuple[Node, ...], node: Node) -> int:
         """Count the plans of a node: a streaming one runs for each piece of what it reads."""
@@ -265,63 +247,12 @@ class RunningRequest:
 
     def _output(self) -> Output:
         assert self._state is not None
-        values: dict[OutputName, Video | torch.Tensor] = {}
-        for name in self.spec.outputs:
-            value = self._state.slots[self._program.outputs[name]]
-            values[name] = self._video(value) if name is OutputName.VIDEO else _tensor(value)
-        return Output(values=values, provenance=self._provenance(), advice=tuple(self._advice))
-
-    def _video(self, value: object) -> Video:
-        return Video(frames=_frames(value)[: self.spec.num_frames], fps=self.spec.fps)
-
-    def _provenance(self) -> Provenance:
-        card = self._model.card
-        return Provenance(
-            model_id=card.model_id,
-            card_digest=card.digest(),
+        return make_output(
+            card=self._model.card,
             spec=self.spec,
-            precision=card.precision.weights,
-            determinism=card.parity.output_determinism.value,
-            cpu_threads=self._num_threads,
-            calls=dict(self._calls),
-            stacked_steps=self._num_stacked,
-            device_s=sum(self._device_s.values()),
-            device_s_by_node=dict(self._device_s),
-            load_s=self._load_s,
-            versions={name: _version(name) for name in _LIBRARIES},
+            values={
+                name: self._state.slots[self._program.outputs[name]] for name in self.spec.outputs
+            },
+            advice=tuple(self._advice),
+            spent=self._spent,
         )
-
-
-def _drop_frames(error: BaseException | None) -> None:
-    """Forget the frames of a failure and of its causes.
-
-    They hold weights and states, which a handle that somebody keeps must not.
-    """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _frames(value: object) -> NDArray[np.uint8]:
-    """Narrow a video slot; programs promise uint8 [T, H, W, 3] there."""
-    assert hasattr(value, "__array__"), type(value)
-    return cast("NDArray[np.uint8]", value)
-
-
-def _read_only(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a view that cannot be written: chunks and clip share their memory."""
-    view = frames.view()
-    view.flags.writeable = False
-    return view
-
-
-def _tensor(value: object) -> torch.Tensor:
-    assert isinstance(value, torch.Tensor)
-    return value

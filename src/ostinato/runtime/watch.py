@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from ostinato.backend.finite import is_finite
 from ostinato.errors import NonFinite
 from ostinato.work import WorkResult
 
@@ -20,7 +21,7 @@ def require_finite(result: WorkResult, where: str) -> None:
     for call, outputs in result.outputs.items():
         for name, value in outputs.items():
             for path, tensor in _tensors(value, name):
-                if not bool(torch.isfinite(tensor).all()):
+                if not is_finite(tensor):
                     raise NonFinite(f"{where} gave NaN or infinity in {path!r} of call {call!r}")
 
 

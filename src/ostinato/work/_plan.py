@@ -117,6 +117,8 @@ class WorkPlan:
         for source in (*self._edges(), *(commit.output for commit in self.commits)):
             if source.call not in by_id:
                 raise InvalidPlan(f"{source} names an unknown call; valid: {sorted(by_id)}")
+        if not any(True for _ in self._edges()):
+            return self.calls
         done: dict[str, ComponentCall] = {}
         waiting = dict(by_id)
         while waiting:

@@ -58,13 +58,14 @@ class LibrarySampler:
         prediction (its steps would be meaningless for the networks served here) and for settings
         that need what a request does not carry.
         """
-        self._template = template
         self._shift_name = _shift_name(template.config)
         faults = tuple(_config_faults(template.config))
         if faults:
             raise InvalidCheckpoint(
                 f"scheduler {type(template).__name__} cannot be served: {'; '.join(faults)}"
             )
+        self._kind = cast("_SchedulerClass", type(template))
+        self._template = self._kind.from_config(template.config)
 
     @property
     def num_train_timesteps(self) -> int:
@@ -121,8 +122,8 @@ class LibrarySampler:
     ) -> tuple[torch.Tensor, SchedulerMemory]:
         """Step as the library does; sigma and sigma_next are already in the memory."""
         del sigma, sigma_next
-        # A shallow copy, not from_config: that costs milliseconds a step, and every attribute is
-        # replaced by the request's own. Steps read no shift from the configuration.
+        # A shallow copy, not from_config, which costs as much as a step: every attribute is
+        # replaced by the request's own, and steps read no shift from the configuration.
         scheduler = copy.copy(self._template)
         _put_back(scheduler, memory.attributes)
         timestep = scheduler.timesteps[memory.step]
@@ -133,11 +134,9 @@ class LibrarySampler:
         return moved, following
 
     def _instance(self, flow_shift: float | None) -> LibraryScheduler:
-        overrides: dict[str, float] = {}
-        if flow_shift is not None and self._shift_name is not None:
-            overrides[self._shift_name] = flow_shift
-        kind = cast("_SchedulerClass", type(self._template))
-        return kind.from_config(self._template.config, **overrides)
+        if flow_shift is None or self._shift_name is None:
+            return copy.deepcopy(self._template)
+        return self._kind.from_config(self._template.config, **{self._shift_name: flow_shift})
 
 
 def _shift_name(config: Mapping[str, object]) -> str | None:

@@ -26,7 +26,7 @@ class Schedule:
     @property
     def num_steps(self) -> int:
         """Count of network evaluations."""
-        return len(self.timesteps)
+        return self.timesteps.shape[0]
 
 
 def shift_sigmas(sigmas: torch.Tensor, flow_shift: float) -> torch.Tensor:

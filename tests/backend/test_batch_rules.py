@@ -207,6 +207,13 @@ def test_activation_that_never_agrees_has_no_multiple() -> None:
     assert probe_batch_rules(kernels).activation_multiple == NEVER
 
 
+def test_sample_alone_starts_where_the_allocator_puts_it() -> None:
+    def layer_norm(x: torch.Tensor, normalized_shape: tuple[int, ...]) -> torch.Tensor:
+        return x + x.data_ptr() % 64  # a slice of a stack would start between boundaries
+
+    assert probe_batch_rules(dataclasses.replace(_row_by_row(), layer_norm=layer_norm)).norms
+
+
 def test_output_that_is_no_number_does_not_pass() -> None:
     kernels = dataclasses.replace(_row_by_row(), conv2d=lambda x, *_, **__: x * torch.nan)
     assert not probe_batch_rules(kernels).conv2d

@@ -15,6 +15,7 @@ import torch
 from ostinato.bench import leaks
 from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._footprint import Footprint, footprint, slope
+from ostinato.bench._threads import torch_threads
 from ostinato.bench._traffic import Fate
 from ostinato.errors import BadInput
 from ostinato.memory import KVPool
@@ -69,7 +70,7 @@ def test_the_report_is_one_line_of_json(report: Report) -> None:
 
 def test_the_callers_thread_count_is_back() -> None:
     before = torch.get_num_threads()
-    with leaks._torch_threads(3):
+    with torch_threads(3):
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == before
 

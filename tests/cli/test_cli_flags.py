@@ -27,6 +27,7 @@ FLAGS = (
         "MODEL --all-tiny --debug --dtype --errors --help --html --json --perturb --quick --quiet "
         "--write-docs --write-goldens",
     ),
+    ("bench", "NAME --debug --help --json --quick --requests --seed --threads"),
     ("doctor", "--debug --help --json --quick"),
 )
 

@@ -7,15 +7,13 @@ warm-up, in which libraries fill the pools that they keep for good.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._footprint import Footprint, footprint, slope
+from ostinato.bench._threads import torch_threads
 from ostinato.bench._traffic import Traffic
 from ostinato.errors import BadInput
 from ostinato.report import Comparison, Report, Target, describe_environment
@@ -56,7 +54,7 @@ def run(arguments: BenchArguments) -> Report:
     footprint()  # refused before any work where it cannot be taken
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-leaks-") as folder,
-        _torch_threads(arguments.threads),
+        torch_threads(arguments.threads),
         Engine() as engine,
     ):
         traffic = Traffic(engine, Path(folder), arguments.seed)
@@ -142,14 +140,3 @@ def _second_half(watched: _Watched) -> tuple[list[int], list[int]]:
     served = list(watched.samples)
     later = served[(len(served) - 1) // 2 :]
     return later, [watched.samples[number].rss_bytes for number in later]
-
-
-@contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
-    """Set what models without a count of their own get; the caller's count is back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

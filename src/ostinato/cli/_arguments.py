@@ -148,6 +148,24 @@ class Verify(Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bench(Common):
+    """Measure this machine and this engine; exit 1 when a target is missed."""
+
+    name: tyro.conf.Positional[
+        Annotated[str | None, arg(metavar="[NAME]", help_behavior_hint="")]
+    ] = None
+    """What to measure; without a name, the benchmarks are listed."""
+    quick: Annotated[bool, arg(help_behavior_hint="")] = False
+    """A rougher measurement in a fraction of the time."""
+    requests: int = 1000
+    """How many requests to serve, where requests are what is counted."""
+    seed: int = 0
+    """Of whatever is drawn."""
+    threads: int = 1
+    """CPU threads of the kernels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor(Common):
     """Say what this machine is, what exact batches need on it, and what is missing."""
 
@@ -155,7 +173,7 @@ class Doctor(Common):
     """Leave out the table of operations, which takes a minute."""
 
 
-Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Verify | Doctor
+Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Verify | Bench | Doctor
 
 SUBCOMMANDS = (
     Annotated[Generate, subcommand("generate")]
@@ -164,5 +182,6 @@ SUBCOMMANDS = (
     | Annotated[Train, subcommand("train")]
     | Annotated[Eval, subcommand("eval")]
     | Annotated[Verify, subcommand("verify")]
+    | Annotated[Bench, subcommand("bench")]
     | Annotated[Doctor, subcommand("doctor")]
 )

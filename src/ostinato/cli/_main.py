@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TextIO
 
-from ostinato.cli._arguments import Command, Doctor, Eval, Generate, Inspect, Models, Train, Verify
+from ostinato.cli._arguments import (
+    Bench,
+    Command,
+    Doctor,
+    Eval,
+    Generate,
+    Inspect,
+    Models,
+    Train,
+    Verify,
+)
 from ostinato.cli._parse import parse
 from ostinato.cli._result import CommandResult
 from ostinato.errors import OstinatoError, RequestCancelled
@@ -88,6 +98,10 @@ def _run(command: Command) -> CommandResult:
             from ostinato.cli._verify import verify_model
 
             return verify_model(command)
+        case Bench():
+            from ostinato.cli._bench import bench
+
+            return bench(command)
         case Doctor():
             from ostinato.cli._doctor import diagnose
 

@@ -1,0 +1,143 @@
+"""The steps of a request through the engine, and the bare calls of the same steps.
+
+A clock notes when the engine comes to each step of one node; one run is recorded, so that the same
+component can be called with the same inputs and nothing around it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import NamedTuple, cast
+
+import torch
+
+from ostinato.bench._threads import kernel_threads
+from ostinato.loop.observe import Unit
+from ostinato.program import LoopNode
+from ostinato.request import Request
+from ostinato.runtime import Engine, ResidentModel
+from ostinato.runtime.threads import cpu_turn
+from ostinato.work import ComponentCall
+
+_Key = tuple[int, tuple[int, ...], tuple[int, ...], int]
+
+
+class Recorded(NamedTuple):
+    """One call of a step: its resolved inputs, kept as they were, and what it gave."""
+
+    step: int
+    component: str
+    op: str
+    inputs: Mapping[str, object]
+    outputs: Mapping[str, object]
+
+
+class StepClock:
+    """An observer that notes the start of every step of one node, in seconds.
+
+    Its own time, a call or two a step, is counted as the engine's.
+    """
+
+    def __init__(self) -> None:
+        """Set `node` before the first request; `recording` turns on what `recorded` collects."""
+        self.node = ""
+        self.starts: list[float] = []
+        self.recorded: list[Recorded] = []
+        self.recording = False
+        self._inputs: Mapping[str, object] = {}
+        self._kept: dict[_Key, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def watch(self, unit: Unit) -> StepClock | None:
+        """Note that a step begins."""
+        if unit.node != self.node:
+            return None
+        self.starts.append(time.perf_counter())
+        return self if self.recording else None
+
+    def started(self, call: ComponentCall, inputs: Mapping[str, object]) -> None:
+        """Keep the inputs of a call."""
+        self._inputs = {name: self._keep(value) for name, value in inputs.items()}
+
+    def finished(self, call: ComponentCall, outputs: Mapping[str, object]) -> None:
+        """Keep the call."""
+        step = len(self.starts) - 1
+        self.recorded.append(Recorded(step, call.component, call.op, self._inputs, outputs))
+
+    def _keep(self, value: object) -> object:
+        """Copy what later steps write to, once: inputs that steps share stay shared."""
+        if isinstance(value, torch.Tensor):
+            key = (value.data_ptr(), tuple(value.shape), value.stride(), value._version)
+            # The original is kept too, or its address could become another tensor's.
+            return self._kept.setdefault(key, (value, value.clone()))[1]
+        if isinstance(value, tuple):
+            items = [self._keep(item) for item in cast("tuple[object, ...]", value)]
+            return tuple(items) if type(value) is tuple else type(value)(*items)
+        return value
+
+
+class SteppedRequest:
+    """A request whose steps are timed, through an engine of its own and bare."""
+
+    def __init__(
+        self, engine: Engine, clock: StepClock, model: ResidentModel, request: Request
+    ) -> None:
+        """Serve the request once, recording; the model is then loaded and warm."""
+        self._engine, self._clock, self._model, self._request = engine, clock, model, request
+        clock.node = _loop_node(model, request)
+        clock.recording = True
+        self.latents = engine.submit(request).result().latents
+        clock.recording = False
+        # The last step has no successor by whose start it could be timed.
+        self.num_steps = len(clock.starts) - 1
+        self._calls = [
+            (model.component(call.component).op(call.op), call)
+            for call in clock.recorded
+            if call.step < self.num_steps
+        ]
+
+    def through_engine(self) -> float:
+        """Return seconds a step, from the start of the first to the start of the last."""
+        self._clock.starts.clear()
+        self._engine.submit(self._request).result()
+        starts = self._clock.starts
+        assert len(starts) == self.num_steps + 1, "a request takes the same steps every time"
+        return (starts[-1] - starts[0]) / self.num_steps
+
+    def bare(self) -> float:
+        """Return seconds a step of the calls alone, with the recorded inputs."""
+        with self._turn(), torch.no_grad():
+            started = time.perf_counter()
+            for op, call in self._calls:
+                op(**call.inputs)
+            return (time.perf_counter() - started) / self.num_steps
+
+    def outputs_equal(self) -> bool:
+        """Whether the bare calls give the bytes that they gave in the engine."""
+        with self._turn(), torch.no_grad():
+            return all(_equal(op(**call.inputs), call.outputs) for op, call in self._calls)
+
+    def _turn(self) -> AbstractContextManager[int]:
+        return cpu_turn(kernel_threads(self._model.card))
+
+
+def _loop_node(model: ResidentModel, request: Request) -> str:
+    """Return the name of the first loop of the program that serves a request."""
+    nodes = model.program(request.task).nodes
+    return next(node.name for node in nodes if isinstance(node, LoopNode))
+
+
+def _equal(found: object, expected: object) -> bool:
+    if isinstance(expected, torch.Tensor):
+        return isinstance(found, torch.Tensor) and torch.equal(found, expected)
+    if isinstance(expected, Mapping):
+        return isinstance(found, Mapping) and all(_equal(found[k], expected[k]) for k in expected)
+    if isinstance(expected, tuple):
+        pairs = zip(_items(found), _items(expected), strict=False)
+        return len(_items(found)) == len(_items(expected)) and all(_equal(a, b) for a, b in pairs)
+    return found == expected
+
+
+def _items(value: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()

@@ -1,0 +1,130 @@
+"""The overhead benchmark runs end to end and compares equal outputs; it asserts no time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from ostinato.bench import overhead
+from ostinato.bench._arguments import BenchArguments
+from ostinato.bench._small_wan import STEP_S, ClipSize, nearest
+from ostinato.bench._steps import StepClock, SteppedRequest
+from ostinato.models.registry import open_model
+from ostinato.report import Report
+from ostinato.request import Request
+from ostinato.runtime import Engine
+from ostinato.tasks import OutputName, TaskType
+
+RATIOS = (
+    "engine_overhead_ratio",
+    "engine_overhead_ratio_unipc",
+    "engine_overhead_ratio_builtin",
+    "wall_ratio_vs_diffusers",
+)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return overhead.run(BenchArguments(quick=True, requests=0, seed=3, threads=1))
+
+
+def test_outputs_are_equal(report: Report) -> None:
+    assert report.figures["outputs_equal"] == 1
+
+
+def test_every_ratio_is_measured_with_its_interval(report: Report) -> None:
+    document = json.loads(report.to_json())
+    assert set(RATIOS) == set(document["detail"]["ratios"])
+    for name in RATIOS:
+        entry = document["detail"]["ratios"][name]
+        assert 0 < entry["low"] <= entry["value"] == report.figures[name] <= entry["high"]
+        seconds = document["detail"]["seconds"][name]
+        assert [len(values) for values in seconds.values()] == [6, 6]
+    upper = document["detail"]["ratios"]["wall_ratio_vs_diffusers"]["high"]
+    assert report.figures["wall_ratio_vs_diffusers_upper"] == upper
+    assert set(report.targets) <= set(report.figures)
+
+
+def test_the_step_was_chosen_from_what_was_timed(report: Report) -> None:
+    calibration = json.loads(report.to_json())["detail"]["calibration"]
+    times = [entry["step_s"] for entry in calibration]
+    assert all(step_s <= STEP_S for step_s in times[:-1]), "it stops at the first that is longer"
+    sizes = [
+        ClipSize(**{k: entry[k] for k in ("height", "width", "step_s")}) for entry in calibration
+    ]
+    asked = json.loads(report.to_json())["detail"]["request"]
+    assert nearest(sizes).height == asked["height"]
+
+
+def test_nearest_is_by_ratio() -> None:
+    sizes = [ClipSize(height=16, width=16, step_s=STEP_S * factor) for factor in (0.4, 0.7, 1.3, 3)]
+    assert nearest(sizes) is sizes[2]
+
+
+class Stepped:
+    """A recorded request of the tiny built-in model: two blocks, so that stored K/V are read."""
+
+    def __init__(self, folder: Path) -> None:
+        source = open_model(folder)
+        self.engine, self.clock = Engine(observer=(clock := StepClock())), clock
+        self.model = self.engine.add(source)
+        request = Request(
+            model=source.card.model_id,
+            task=TaskType.TEXT_TO_VIDEO,
+            prompt="a red circle",
+            num_frames=36,
+            num_inference_steps=2,
+            outputs=(OutputName.LATENTS,),
+        )
+        self.stepped = SteppedRequest(self.engine, self.clock, self.model, request)
+
+
+@pytest.fixture
+def small(tiny_builtin_folder: Path) -> Iterator[Stepped]:
+    found = Stepped(tiny_builtin_folder)
+    with found.engine:
+        yield found
+
+
+def test_every_step_of_the_loop_is_recorded(small: Stepped) -> None:
+    ops = [call.op for call in small.clock.recorded]
+    assert ops[0] == "encode_text"
+    assert ops.count("predict") == 3 * 2
+    assert ops.count("store") == 2
+    assert small.stepped.num_steps == len(ops) - 1
+
+
+def test_bare_calls_give_the_bytes_of_the_engine(small: Stepped) -> None:
+    assert small.stepped.outputs_equal()
+    small.stepped.through_engine()  # pages are written again, in the same slots
+    assert small.stepped.outputs_equal()
+
+
+def test_other_bytes_are_seen(small: Stepped) -> None:
+    call = small.clock.recorded[2]
+    prediction = call.outputs["prediction"]
+    assert isinstance(prediction, torch.Tensor)
+    prediction.view(-1)[-1] += 1e-6
+    assert not small.stepped.outputs_equal()
+
+
+def test_bare_runs_every_recorded_step_but_the_last(
+    small: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def op(inputs: Mapping[str, object], name: str) -> Mapping[str, object]:
+        ran.append(name)
+        return {}
+
+    calls = [
+        (lambda _name=call.op, **inputs: op(inputs, _name), call)
+        for _, call in small.stepped._calls
+    ]
+    monkeypatch.setattr(small.stepped, "_calls", calls)
+    assert small.stepped.bare() > 0
+    assert ran == [call.op for call in small.clock.recorded[:-1]]

@@ -11,6 +11,7 @@ import pytest
 from ostinato.cli import main
 from ostinato.cli._verify import _goldens_of
 from ostinato.models.registry import open_model
+from ostinato.parity import ladder
 
 
 def test_a_sound_model_passes(
@@ -26,7 +27,7 @@ def test_a_sound_model_passes(
     assert document["passed"] is True
     assert figures["gates"] == figures["gates_passed"] == 10
     assert figures["taps"] > 100
-    assert figures["variants"] == figures["variants_bit_equal"] == 16
+    assert figures["variants"] == figures["variants_bit_equal"] == 12
     gates = document["detail"][tiny_builtin_folder.name]["gates"]
     assert gates["batch"]["stock_batch_equal"] is False
     assert "verify: passed" in out
@@ -34,8 +35,11 @@ def test_a_sound_model_passes(
 
 
 def test_a_moved_weight_fails_and_the_first_tap_is_named(
-    tiny_builtin_folder: Path, capsys: pytest.CaptureFixture[str]
+    tiny_builtin_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The gates of serving pass a model that is wrong in every run alike; they are left out."""
+    every = ladder.owed_gates
+    monkeypatch.setattr(ladder, "owed_gates", lambda *given: every(*given)[:4])
     weight = "transformer.blocks.0.ffn.net.2.bias"
     arguments = ["verify", str(tiny_builtin_folder), "--perturb", weight, "--quick", "--quiet"]
     assert main(arguments) == 1

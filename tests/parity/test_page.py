@@ -60,7 +60,8 @@ def test_gates_taps_and_environment_are_there(page: str) -> None:
         assert text in page
     for component in ("text_encoder", "transformer", "codec"):
         assert f"<h3>{component}: taps" in page
-    assert "predict: blocks.1.ffn" in page or "predict: condition_embedder" in page
+    taps = re.findall(r"<code>(?:encode|encode_text|predict|store|decode): [\w.]+</code>", page)
+    assert len(taps) > 15
 
 
 def test_it_is_escaped_and_self_contained(page: str) -> None:

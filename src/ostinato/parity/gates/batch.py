@@ -36,7 +36,7 @@ def batch(subject: Subject) -> GateResult:
     Passes only where forwards were in fact shared, or where this processor's rules forbid it and
     the message says so. Raises NothingMeasured where rules allow it and nothing was stacked.
     """
-    counts = (2, 8) if subject.options.quick else (2, 3, 8, 16)
+    counts = (2, 4) if subject.options.quick else (2, 3, 8, 16)
     expected = subject.alone(_requests(subject, max(counts)))
     outputs, shared, widest = [], 0, 0
     for count in counts:

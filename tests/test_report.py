@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
-from ostinato.report import Comparison, Report, describe_environment, wilson_interval
+from ostinato.report import Comparison, Report, _processor, describe_environment, wilson_interval
 
 
 def report(figures: dict[str, float]) -> Report:
@@ -51,6 +52,24 @@ def test_the_environment_names_what_figures_depend_on() -> None:
     environment = describe_environment(threads=2)
     assert {"processor", "threads", "torch", "commit"} <= set(environment)
     assert environment["threads"] == "2"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("model name\t: AMD EPYC", "model name\t: Xeon"), ("model\t\t: 1\n", "model\t\t: 17\n")]
+    + [("stepping\t: 1", "stepping\t: 2"), ("avx2", "avx2 avx512f"), (" fma", "")],
+)
+def test_two_kinds_of_processor_have_two_names(tmp_path: Path, change: tuple[str, str]) -> None:
+    text = (
+        "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n"
+        "stepping\t: 1\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nmodel name\t: other\n"
+    )
+    info, other = tmp_path / "one", tmp_path / "other"
+    info.write_text(text)
+    other.write_text(text.replace(*change))
+    assert _processor(info) == "AMD EPYC (25/1/1; avx2 fma)"
+    assert _processor(other) != _processor(info)
+    assert _processor(tmp_path / "none")
 
 
 def test_wilson_interval_agrees_with_published_values() -> None:

@@ -17,6 +17,9 @@ from pathlib import Path
 
 from ostinato.wire import encode
 
+# The instruction sets by which libraries choose their kernels, and so their rounding.
+_VECTOR_UNITS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd")
+
 
 class Comparison(StrEnum):
     """How a figure is held against its target."""
@@ -88,13 +91,23 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     return (centre - spread) / scale, (centre + spread) / scale
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def _processor(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
+    """Name the processor so that two of one name are of one kind.
+
+    A virtual machine may call any of a maker's processors by one name, so the numbers of its kind
+    and the vector units that it shows are part of it.
+    """
+    if not cpu_info.is_file():
+        return platform.processor() or platform.machine()
+    fields: dict[str, str] = {}
+    for line in cpu_info.read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    name = fields.get("model name") or platform.machine()
+    kind = [fields[key] for key in ("cpu family", "model", "stepping") if key in fields]
+    shown = fields.get("flags", "").split()
+    units = [unit for unit in _VECTOR_UNITS if unit in shown]
+    return f"{name} ({'/'.join(kind)}; {' '.join(units) or 'no known vector units'})"
 
 
 def _commit() -> str:

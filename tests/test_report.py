@@ -56,8 +56,13 @@ def test_the_environment_names_what_figures_depend_on() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [("model name\t: AMD EPYC", "model name\t: Xeon"), ("model\t\t: 1\n", "model\t\t: 17\n")]
-    + [("stepping\t: 1", "stepping\t: 2"), ("avx2", "avx2 avx512f"), (" fma", "")],
+    [
+        ("model name\t: AMD EPYC", "model name\t: Xeon"),
+        ("model\t\t: 1\n", "model\t\t: 17\n"),
+        ("stepping\t: 1", "stepping\t: 2"),
+        ("avx2", "avx2 avx512f"),
+        (" fma", ""),
+    ],
 )
 def test_two_kinds_of_processor_have_two_names(tmp_path: Path, change: tuple[str, str]) -> None:
     text = (

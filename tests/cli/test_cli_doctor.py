@@ -144,6 +144,19 @@ def test_encoder_that_is_not_there(
 
 
 @pytest.mark.usefixtures("_probes")
+def test_encoder_that_loses_frames_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _machine.decode
+    monkeypatch.setattr(
+        _machine, "decode", lambda path: Video(frames=kept(path).frames[:3], fps=8.0)
+    )
+    code, text, _ = _run(capsys, "--quick")
+    assert code == 1, text
+    assert "3 of 4 frames came back" in text
+
+
+@pytest.mark.usefixtures("_probes")
 def test_no_temporary_folder_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,8 @@ QUICK = VerifyOptions(quick=True)
 
 @pytest.fixture(scope="session")
 def builtin_source(tiny_builtin_folder: Path) -> ModelSource:
-    return open_builtin(tiny_builtin_folder)
+    """Clips of two blocks, where the card asks for three: enough that history is read."""
+    return with_parity(open_builtin(tiny_builtin_folder), num_frames=16)
 
 
 @pytest.fixture(scope="session")

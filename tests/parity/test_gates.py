@@ -199,7 +199,7 @@ def test_a_sampler_or_rule_without_a_reference_is_red(builtin_source: ModelSourc
 def test_the_trajectory_passes_and_bites(builtin: Subject, builtin_source: ModelSource) -> None:
     result = trajectory(builtin)
     assert result.passed, result.message
-    assert result.measured > 100
+    assert result.measured > 60
     assert 0 < result.worst_relative_error < 2e-5
     result = trajectory(moved(builtin_source, "transformer.blocks.0.attn1.to_v.weight=0.1"))
     assert not result.passed
@@ -300,18 +300,16 @@ def test_requests_that_were_not_interleaved_are_red(
         interleave(builtin)
 
 
-def test_the_batch_passes_with_shared_forwards(builtin: Subject, wan: Subject) -> None:
-    for subject in (builtin, wan):
-        result = batch(subject)
-        assert result.passed, result.message
-        assert result.variants == result.variants_equal == 2 + 4
-        assert result.detail["stacked_steps"] > 0  # type: ignore[operator]
-        wide, narrow = (
-            result.detail[name]
-            for name in ("samples_in_one_forward", "samples_in_one_forward_alone")
-        )
-        assert wide > narrow  # type: ignore[operator]
-        assert result.detail["stock_batch_equal"] is False
+@pytest.mark.parametrize("family", ["builtin", pytest.param("wan", marks=pytest.mark.slow)])
+def test_the_batch_passes_with_shared_forwards(family: str, request: pytest.FixtureRequest) -> None:
+    result = batch(request.getfixturevalue(family))
+    assert result.passed, result.message
+    assert result.variants == result.variants_equal == 2 + 4
+    assert result.detail["stacked_steps"] > 0  # type: ignore[operator]
+    names = ("samples_in_one_forward", "samples_in_one_forward_alone")
+    wide, narrow = (result.detail[name] for name in names)
+    assert wide > narrow  # type: ignore[operator]
+    assert result.detail["stock_batch_equal"] is False
 
 
 def test_an_op_that_depends_on_its_batch_is_red(builtin_source: ModelSource) -> None:

@@ -24,7 +24,7 @@ BUILTIN = {
 WAN = {
     "text_encoder.encoder.block.0.layer.0.SelfAttention.o.weight": "'encoder.block.0'",
     "transformer.blocks.0.attn2.to_v.weight[9]": "'blocks.0.attn2.to_out.0'",
-    "vae.decoder.mid_block.resnets.0.conv1.weight[2]": "'decoder.mid_block'",
+    "vae.decoder.mid_block.resnets.0.conv1.weight[22]": "'decoder.mid_block'",
 }
 
 

@@ -28,7 +28,7 @@ def test_bfloat16_lies_further_than_float32_in_every_tap(builtin: Subject) -> No
     text = markdown(single, "builtin", "float32")
     assert "| transformer | predict | `blocks.*.ffn` |" in text
     assert "ostinato verify builtin --errors --dtype float32" in text
-    assert "level" in text
+    assert "| codec | decode | `out.frames` |" in text
 
 
 def test_other_dtypes_are_refused(builtin: Subject) -> None:

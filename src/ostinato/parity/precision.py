@@ -66,6 +66,8 @@ def markdown(rows: Iterable[ErrorRow], model: str, dtype: str) -> str:
     """Return a table for a page of documentation."""
     unit = ROUNDING[getattr(torch, dtype)]
     lines = [
+        f"## `{model}` in {dtype}, against float64",
+        "",
         f"`ostinato verify {model} --errors --dtype {dtype}`: largest error of each kind of tap "
         "relative to the largest float64 value of that tap, and the same of root mean squares; "
         f"u = {unit:.3g} is one rounding of {dtype}.",

@@ -77,17 +77,21 @@ def wan_card(model_id: str, facts: WanFacts) -> ModelCard:
             assumes_precision=PRECISION.weights,
             consistency="the forward is the library's own; how the weights were trained is unknown",
         ),
-        parity=ParitySpec(
-            levels=(ParityLevel.C0, ParityLevel.C1, ParityLevel.C2),
-            oracle="ostinato.models.wan.oracle:WanOracle",
-            reference="ostinato.models.wan.reference:reference_of",
-            num_frames=_PARITY_FRAMES,
-            output_determinism=Determinism.BITWISE,
-        ),
+        parity=_parity(),
         precision=PRECISION,
         defaults=_defaults(facts, task),
         provenance="a diffusers-layout folder; files checked by their headers, not by digest",
     ).require_valid()
+
+
+def _parity() -> ParitySpec:
+    return ParitySpec(
+        levels=(ParityLevel.C0, ParityLevel.C1, ParityLevel.C2),
+        oracle="ostinato.models.wan.oracle:WanOracle",
+        reference="ostinato.models.wan.reference:reference_of",
+        num_frames=_PARITY_FRAMES,
+        output_determinism=Determinism.BITWISE,
+    )
 
 
 def _components(facts: WanFacts) -> tuple[ComponentSpec, ...]:

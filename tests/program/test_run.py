@@ -27,7 +27,7 @@ from ostinato.program import (
 )
 from ostinato.request import GenerationSpec
 from ostinato.tasks import OutputName
-from ostinato.work import WorkUnitKind
+from ostinato.work import WorkPlan, WorkUnitKind
 from support.kernels import kernels_of
 from support.tiny_denoisers import TEXT_TOKENS, WIDTH, TinyCausal, context_for, embeds, spec_of
 
@@ -353,3 +353,16 @@ def test_the_loop_reads_what_the_program_made() -> None:
     alone = CHUNKS.finalize(state).slots["latents"]
     assert isinstance(alone, torch.Tensor)
     assert torch.equal(alone, done.state.slots["latents"])  # type: ignore[arg-type]
+
+
+def test_a_loop_is_asked_once_for_each_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[RolloutState] = []
+    answer = ChunkRollout.next
+
+    def next_of(loop: ChunkRollout, state: RolloutState) -> WorkPlan | Done:
+        asked.append(state)
+        return answer(loop, state)
+
+    monkeypatch.setattr(ChunkRollout, "next", next_of)
+    done = Running().finish()
+    assert len(asked) == done.visited.count("rollout") + 1, "once more to hear that it is done"

@@ -7,7 +7,7 @@ component can be called with the same inputs and nothing around it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, cast
 
@@ -19,6 +19,7 @@ from ostinato.program import LoopNode
 from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
 from ostinato.runtime.threads import cpu_turn
+from ostinato.tasks import TaskType
 from ostinato.work import ComponentCall
 
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], int]
@@ -73,7 +74,9 @@ class StepClock:
             return self._kept.setdefault(key, (value, value.clone()))[1]
         if isinstance(value, tuple):
             items = [self._keep(item) for item in cast("tuple[object, ...]", value)]
-            return tuple(items) if type(value) is tuple else type(value)(*items)
+            # A named tuple takes its fields one by one, which the type of a tuple does not tell.
+            kind = cast("Callable[..., object]", type(value))
+            return tuple(items) if kind is tuple else kind(*items)
         return value
 
 
@@ -124,7 +127,7 @@ class SteppedRequest:
 
 def _loop_node(model: ResidentModel, request: Request) -> str:
     """Return the name of the first loop of the program that serves a request."""
-    nodes = model.program(request.task).nodes
+    nodes = model.program(TaskType(request.task)).nodes
     return next(node.name for node in nodes if isinstance(node, LoopNode))
 
 

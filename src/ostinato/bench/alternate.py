@@ -41,10 +41,11 @@ def alternate(
     """
     if rounds < MIN_ROUNDS:
         raise BadInput(f"{rounds} rounds say too little; expected at least {MIN_ROUNDS}")
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    names = tuple(runs)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     with _no_collection():
         for index in range(-warm_up, rounds):
-            for name in runs if index % 2 == 0 else reversed(runs):
+            for name in names if index % 2 == 0 else reversed(names):
                 gc.collect()
                 spent = runs[name]()
                 if index >= 0:

@@ -81,6 +81,8 @@ def _resolve(
     outputs: Mapping[str, Mapping[str, object]],
     pages: Pages,
 ) -> object:
+    if isinstance(value, torch.Tensor):
+        return value
     items = plain_tuple(value)
     if any(isinstance(item, CacheRef | OutputOf) for item in items):
         return tuple([_resolve(item, call, outputs, pages) for item in items])

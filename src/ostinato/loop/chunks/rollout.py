@@ -179,7 +179,8 @@ class ChunkRollout:
 
     def advance(self, state: RolloutState, result: WorkResult) -> RolloutState:
         """Fold a pass in: text K/V, a sampler step, or a stored block."""
-        state = replace(state, fresh=False)
+        if state.fresh:
+            state = replace(state, fresh=False)
         if state.text_kv is None:
             return replace(state, text_kv=result.get(CALL, "text_kv"))
         if state.trajectory.done:

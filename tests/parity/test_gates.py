@@ -14,6 +14,8 @@ import torch
 from ostinato.backend.batch_rules import NEVER, BatchRules
 from ostinato.card import FileDigest, ModelSource
 from ostinato.errors import InvalidCard
+from ostinato.loop.sampling import Schedule
+from ostinato.loop.sampling.library import LibrarySampler
 from ostinato.models.builtin.components import BuiltinTransformer
 from ostinato.parity.gate import NothingMeasured
 from ostinato.parity.gates import batch as batch_module
@@ -161,7 +163,7 @@ def test_a_missing_reference_and_an_empty_prompt_set_are_red(builtin_source: Mod
 def test_sampling_passes_and_bites(
     builtin: Subject, wan: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for subject, count in ((builtin, 2 * 6 + 1), (wan, 6 + 1)):
+    for subject, count in ((builtin, 2 * 7 + 1), (wan, 7 + 1)):
         result = sampling(subject)
         assert result.passed, result.message
         assert result.measured == count
@@ -172,6 +174,24 @@ def test_sampling_passes_and_bites(
     result = sampling(builtin)
     assert not result.passed
     assert "'step' (occurrence 0) of euler" in result.message
+
+
+def test_a_wrong_time_of_the_network_is_red(
+    builtin: Subject, wan: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ostinato.loop.sampling.schedules.NUM_TRAIN_TIMESTEPS", 700)
+    result = sampling(builtin)
+    assert not result.passed
+    assert "'timesteps' (occurrence 0) of euler" in result.message
+    schedule = LibrarySampler.schedule
+
+    def late(self: LibrarySampler, num_steps: int, flow_shift: float | None) -> Schedule:
+        made = schedule(self, num_steps, flow_shift)
+        return dataclasses.replace(made, timesteps=made.timesteps - 1)
+
+    monkeypatch.setattr(LibrarySampler, "schedule", late)
+    result = sampling(wan)
+    assert "'timesteps' (occurrence 0) of unipc" in result.message
 
 
 def test_a_sampler_or_rule_without_a_reference_is_red(builtin_source: ModelSource) -> None:

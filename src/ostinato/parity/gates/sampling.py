@@ -30,6 +30,9 @@ from ostinato.runtime import ResidentModel
 from ostinato.tasks import RequestId
 
 NAME = "sampling"
+NETWORK_TIME = 1000.0
+"""What sigma is multiplied by for the network: https://arxiv.org/abs/2403.03206 keeps DDPM's."""
+
 _SEED, _STEPS, _SHIFT, _SCALE = 20260801, 5, 3.0, 3.0
 _SHAPE = (1, 16, 3, 8, 8)
 # Measured 1e-7 to 3e-7 over five steps.
@@ -47,7 +50,7 @@ class _Pair(NamedTuple):
 
 
 Step: TypeAlias = Callable[[np.ndarray, np.ndarray, float, float, np.ndarray], np.ndarray]
-_PURE: Mapping[str, Step] = MappingProxyType(
+PURE_STEPS: Mapping[str, Step] = MappingProxyType(
     {
         "euler": lambda x, v, s, s_next, noise: flow_euler_step(x, v, s, s_next),
         "renoise": flow_renoise_step,
@@ -66,14 +69,16 @@ def sampling(subject: Subject) -> GateResult:
             tally.add(_library(pair) if pair.reference is not None else _pure(pair))
         tally.add(_guidance(loop))
     return tally.result(
-        NAME, Rung.C0, f"{tally.measured} sigmas, steps and combinations are those of float64"
+        NAME,
+        Rung.C0,
+        f"{tally.measured} sigmas, timesteps, steps and guidance are those of float64",
     )
 
 
 def _pairs(subject: Subject, loop: LoopSpec) -> Iterator[_Pair]:
     if "sampler" not in loop.binds:
         for name in subject.card.capabilities.samplers:
-            if name not in _PURE:
+            if name not in PURE_STEPS:
                 raise InvalidCard(f"sampler {name!r} has no float64 reference to measure it by")
             yield _Pair(name, sampler_by_name(name), None)
         return
@@ -90,6 +95,7 @@ def _library(pair: _Pair) -> Iterator[Comparison]:
     noise = NoiseStream(seed=_SEED)
     schedules = [sampler.schedule(_STEPS, _SHIFT) for sampler in (pair.served, pair.reference)]
     yield _held(pair.name, "sigmas", 0, schedules[0].sigmas, schedules[1].sigmas)
+    yield _held(pair.name, "timesteps", 0, schedules[0].timesteps, schedules[1].timesteps)
     memories = [
         sampler.start(schedule, noise, 0)
         for sampler, schedule in zip((pair.served, pair.reference), schedules, strict=True)
@@ -111,10 +117,12 @@ def _library(pair: _Pair) -> Iterator[Comparison]:
 
 
 def _pure(pair: _Pair) -> Iterator[Comparison]:
-    noise, step_of = NoiseStream(seed=_SEED), _PURE[pair.name]
+    noise, step_of = NoiseStream(seed=_SEED), PURE_STEPS[pair.name]
     schedule = pair.served.schedule(_STEPS, _SHIFT)
     sigmas = flow_sigmas(_STEPS, _SHIFT)
     yield _held(pair.name, "sigmas", 0, schedule.sigmas, to_tensor(sigmas))
+    timesteps = to_tensor(NETWORK_TIME * sigmas[:-1])
+    yield _held(pair.name, "timesteps", 0, schedule.timesteps, timesteps)
     memory = pair.served.start(schedule, noise, 0)
     x = noise.normal(_SHAPE, "initial", 0)
     expected = to_array(x)

@@ -297,3 +297,11 @@ def test_thorough_probe_agrees_with_the_quick_one(rules: BatchRules) -> None:
 def test_blocks_stack_only_where_all_verdicts_allow(change: dict[str, bool], stacks: bool) -> None:
     found = dataclasses.replace(RULES, **change)
     assert found.stacks(rows=12, widths=(64, 96)) is stacks
+
+
+def test_rows_that_do_not_fill_64_bytes_are_never_stacked() -> None:
+    rules = BatchRules(
+        linear_rows=1, activation_multiple=8, attention=True, norms=True, conv2d=True, conv3d=True
+    )
+    assert rules.stacks(rows=4, widths=(32, 48))
+    assert not rules.stacks(rows=4, widths=(32, 40))

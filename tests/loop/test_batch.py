@@ -80,6 +80,7 @@ def test_plans_of_one_key_run_as_one_stack() -> None:
     shares = execute_together(plans, lambda _: doubler, KVPool(), RULES)
     assert doubler.stacks == [3]
     assert doubler.alone == 0
+    assert all(share.stacked for share in shares)
     results = [share.result for share in shares]
     assert all(r is not None for r in results)
     assert [float(r.get("a", "out")[0]) for r in results if r] == [2.0, 12.0, 6.0]
@@ -142,6 +143,7 @@ def test_a_faulty_member_fails_alone() -> None:
     plans = [double(1.0), double(1.0, -1.0), double(2.0)]
     shares = execute_together(plans, lambda _: doubler, KVPool(), RULES)
     assert [share.error is None for share in shares] == [True, False, True]
+    assert not any(share.stacked for share in shares)
     assert doubler.alone == 3
     assert shares[2].result is not None
     assert float(shares[2].result.get("a", "out")[0]) == 4.0
@@ -158,6 +160,28 @@ def test_a_stack_that_fails_by_itself_is_told() -> None:
     with pytest.warns(RuntimeWarning, match="no room"):
         shares = execute_together([double(1.0)] * 2, lambda _: doubler, KVPool(), RULES)
     assert all(share.error is None for share in shares)
+
+
+def test_a_stack_that_the_rules_forbid_runs_one_by_one_and_says_so() -> None:
+    doubler = Doubler()
+    doubler.op_stacked = lambda name, rules: lambda items: None  # type: ignore[assignment,method-assign]
+    shares = execute_together([double(1.0), double(2.0)], lambda _: doubler, KVPool(), RULES)
+    assert doubler.alone == 2
+    assert not any(share.stacked for share in shares)
+    assert [float(s.result.get("a", "out")[0]) for s in shares if s.result] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("lost", [1, -1])
+def test_a_stack_of_another_length_is_a_fault(lost: int) -> None:
+    doubler = Doubler()
+
+    def op_stacked(name: str, rules: BatchRules) -> object:
+        return lambda items: [{"out": torch.zeros(2)}] * (len(items) - lost)
+
+    doubler.op_stacked = op_stacked  # type: ignore[assignment,method-assign]
+    with pytest.warns(RuntimeWarning, match="argument 2 is"):
+        shares = execute_together([double(1.0), double(2.0)], lambda _: doubler, KVPool(), RULES)
+    assert [float(s.result.get("a", "out")[0]) for s in shares if s.result] == [2.0, 4.0]
 
 
 def test_no_graph_is_kept() -> None:

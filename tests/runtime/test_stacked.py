@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from ostinato.api import Engine
+from ostinato.backend.batch_rules import NEVER, BatchRules
 from ostinato.errors import BadInput
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
@@ -96,3 +98,30 @@ def test_different_shapes_are_not_stacked(tiny_builtin_folder: Path) -> None:
 def test_a_batch_of_none_is_refused() -> None:
     with pytest.raises(BadInput, match="max_batch is 0"):
         Engine(max_batch=0)
+
+
+def test_rules_that_forbid_stacks_are_followed_and_told(
+    tiny_builtin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what the probe takes is charged to nobody."""
+    source, asked = open_builtin(tiny_builtin_folder), requests("builtin", 3, num_frames=12)
+    expected = alone(source, asked)
+
+    def forbid() -> BatchRules:
+        time.sleep(1.5)
+        return BatchRules(
+            linear_rows=NEVER,
+            activation_multiple=NEVER,
+            attention=False,
+            norms=False,
+            conv2d=False,
+            conv3d=False,
+        )
+
+    monkeypatch.setattr("ostinato.runtime.core.probe_batch_rules", forbid)
+    with Engine(max_batch=4) as engine:
+        engine.add(source)
+        outputs = engine.run(asked)
+    assert all(map(equal, outputs, expected))
+    assert [output.provenance.stacked_steps for output in outputs] == [0, 0, 0]
+    assert sum(output.provenance.device_s for output in outputs) < 1.5

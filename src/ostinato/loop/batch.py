@@ -37,8 +37,11 @@ class Stackable(Protocol):
 
     def op_stacked(
         self, name: str, rules: BatchRules
-    ) -> Callable[[Sequence[Inputs]], Sequence[Outputs]]:
-        """Return an op that takes the inputs of many calls and gives each its outputs."""
+    ) -> Callable[[Sequence[Inputs]], Sequence[Outputs] | None]:
+        """Return an op that takes the inputs of many calls and gives each its outputs.
+
+        It returns None where the rules forbid a stack of these: then they run one by one.
+        """
         ...
 
 
@@ -52,10 +55,14 @@ class BatchKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one plan got out of a stack: its result, or what went wrong for it alone."""
+    """What one plan got out of a stack: its result, or what went wrong for it alone.
+
+    stacked: whether the plan shared a forward, or had to run by itself after all.
+    """
 
     result: WorkResult | None = None
     error: BaseException | None = None
+    stacked: bool = False
 
 
 def batch_key(plan: WorkPlan, component: Callable[[str], Component]) -> BatchKey | None:
@@ -90,11 +97,9 @@ def execute_together(
     try:
         with torch.no_grad():
             inputs = [resolve_inputs(call, {}, pages) for call in calls]
-            outputs = iter(found.op_stacked(key.op, rules)(inputs))
-        return tuple(
-            Share(result=WorkResult(outputs={call.call_id: next(outputs) for call in plan.calls}))
-            for plan in plans
-        )
+            stacked = found.op_stacked(key.op, rules)(inputs)
+        if stacked is not None:
+            return _shares(plans, stacked)
     except BaseException as error:  # told by whichever plan raises it again
         shares = tuple(_alone(plan, component, pages) for plan in plans)
         if all(share.error is None for share in shares):
@@ -105,6 +110,19 @@ def execute_together(
                 stacklevel=2,
             )
         return shares
+    return tuple(_alone(plan, component, pages) for plan in plans)
+
+
+def _shares(plans: Sequence[WorkPlan], stacked: Sequence[Outputs]) -> tuple[Share, ...]:
+    calls = [call for plan in plans for call in plan.calls]
+    outputs = iter([outputs for _, outputs in zip(calls, stacked, strict=True)])
+    return tuple(
+        Share(
+            result=WorkResult(outputs={call.call_id: next(outputs) for call in plan.calls}),
+            stacked=True,
+        )
+        for plan in plans
+    )
 
 
 def _alone(plan: WorkPlan, component: Callable[[str], Component], pages: Pages) -> Share:

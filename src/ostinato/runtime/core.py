@@ -154,7 +154,10 @@ class DeviceWorker:
     ) -> list[Callable[[], None] | None]:
         started = time.perf_counter()
         try:
-            shares = self._stacked(group, threads)
+            rules = self._rules_at(threads)
+            started = time.perf_counter()  # what the probe takes is nobody's device time
+            model, plans = group[0].model, [running.plan for running in group]
+            shares = execute_together(plans, model.component, model.pages, rules)
         except BaseException as error:  # theirs, not the worker's: the others go on
             shares = (Share(error=error),) * len(group)
         device_s = (time.perf_counter() - started) / len(group)
@@ -163,11 +166,10 @@ class DeviceWorker:
             for running, share in zip(group, shares, strict=True)
         ]
 
-    def _stacked(self, group: list[RunningRequest], threads: int) -> tuple[Share, ...]:
+    def _rules_at(self, threads: int) -> BatchRules:
         if threads not in self._rules:
             self._rules[threads] = probe_batch_rules()
-        model, plans = group[0].model, [running.plan for running in group]
-        return execute_together(plans, model.component, model.pages, self._rules[threads])
+        return self._rules[threads]
 
 
 def _goes_with(leader: RunningRequest, other: RunningRequest, key: BatchKey) -> bool:

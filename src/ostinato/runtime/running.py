@@ -129,7 +129,7 @@ class RunningRequest:
                 with located(self._where(self._run.node_name(self._state))):
                     raise share.error
             assert share.result is not None, "a share has a result or an error"
-            self._spent.stacked_steps += 1
+            self._spent.stacked_steps += share.stacked
             self._fold(self._state, self.plan, share.result, device_s)
 
         return self._take_turn(tick, num_threads, step)

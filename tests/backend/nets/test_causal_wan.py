@@ -10,12 +10,11 @@ import pytest
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
-from ostinato.errors import InvalidPlan
 from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
 from ostinato.backend.nets.dense_wan import block_causal_mask, dense_forward
 from ostinato.backend.nets.kv import ContextKV, LayerKV, Projected
 from ostinato.backend.nets.rotary import rotate
-from ostinato.errors import InvalidCheckpoint
+from ostinato.errors import InvalidCheckpoint, InvalidPlan
 
 pytestmark = pytest.mark.usefixtures("_no_grad")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
@@ -83,3 +81,12 @@ def test_few_tokens_are_not_stacked(wan: WanTransformer3DModel, rules: BatchRule
     few = samples(2, frames=1, size=2)[0]
     assert rules.linear_rows > 1
     assert not can_stack(wan, few, rules)
+
+
+def test_another_dtype_than_the_rules_speak_of_is_not_stacked(
+    wan: WanTransformer3DModel, rules: BatchRules
+) -> None:
+    sample = samples(2)[0]
+    half = WanSample(sample.latents.bfloat16(), sample.timestep, sample.prompt_embeds.bfloat16())
+    assert can_stack(wan, sample, rules)
+    assert not can_stack(wan, half, rules)

@@ -80,6 +80,8 @@ def test_ground_truth_passes_with_full_marks() -> None:
     assert report.figures["presence_long"] == 1.0
     assert report.figures["background_drift_255"] < 1.0
     assert report.detail["wrong"] == []
+    assert all(value > 0.9 for value in report.detail["long_presence"].values())
+    assert len(report.detail["long_presence"]) == report.detail["long_prompts"]
     assert seen == [(i, 13) for i in range(1, 14)]
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 # No count of rows and no multiple that the probe tried made calls agree.
 NEVER = sys.maxsize
+# Features of a float32 row that fill 64 bytes.
+_ROW_MULTIPLE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,4 +37,5 @@ class BatchRules:
             and self.attention
             and self.norms
             and all(width % self.activation_multiple == 0 for width in widths)
+            and all(width % _ROW_MULTIPLE == 0 for width in widths)
         )

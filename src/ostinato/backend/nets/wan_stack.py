@@ -37,8 +37,14 @@ def can_stack(transformer: WanTransformer3DModel, sample: WanSample, rules: Batc
     tokens = (frames // patch_frames) * (height // patch_height) * (width // patch_width)
     inner_dim = config["num_attention_heads"] * config["attention_head_dim"]
     text_only = config["image_dim"] is None and sample.timestep.ndim == 1
-    return text_only and rules.stacks(
-        rows=min(tokens, sample.prompt_embeds.shape[1]), widths=(inner_dim, config["ffn_dim"])
+    # The rules are verdicts in float32 and say nothing of another dtype.
+    measured = sample.latents.dtype == torch.float32
+    return (
+        text_only
+        and measured
+        and rules.stacks(
+            rows=min(tokens, sample.prompt_embeds.shape[1]), widths=(inner_dim, config["ffn_dim"])
+        )
     )
 
 

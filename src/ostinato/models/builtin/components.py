@@ -116,16 +116,17 @@ class BuiltinTransformer(_Ops):
 
     def op_stacked(
         self, name: str, rules: BatchRules
-    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]]]:
+    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]] | None]:
         """Return a stackable op over the inputs of many calls; see `ostinato.loop.batch`."""
-        alone, geometry = self.op(name), self.network.geometry
+        self.op(name)  # raises for one that is not there
+        geometry = self.network.geometry
 
-        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]]:
+        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
             _, _, frames, height, width = items[0]["latents"].shape
             rows = frames * geometry.rows(height) * geometry.columns(width)
             # The time embedding is padded to EXACT_ROWS: more than that no batch can make good.
             if rules.linear_rows > EXACT_ROWS or not rules.stacks(rows=rows, widths=self._widths):
-                return [alone(**inputs) for inputs in items]
+                return None
             return self._stacked(name, items)
 
         return run

@@ -127,14 +127,14 @@ class WanTransformer:
 
     def op_stacked(
         self, name: str, rules: BatchRules
-    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]]]:
+    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]] | None]:
         """Return a stackable op over the inputs of many calls; see `ostinato.loop.batch`."""
-        alone = self.op(name)
+        self.op(name)  # raises for one that is not there
 
-        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]]:
+        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
             samples = [self._sample(**inputs) for inputs in items]
             if not can_stack(self.module, samples[0], rules):
-                return [alone(**inputs) for inputs in items]
+                return None
             return [{"prediction": v} for v in stacked_forward(self.module, samples)]
 
         return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,13 +12,19 @@ from ostinato.loop.observe import Unit
 from ostinato.parity.aligner import CallRecord, TapValue
 from ostinato.parity.compare import Verdict, compare_call, compare_exact, first_divergence
 from ostinato.parity.gate import NothingMeasured, Rung, Tally
-from ostinato.parity.tolerances import EXACT, measure, tap_tolerance, trajectory_tolerance
+from ostinato.parity.tolerances import (
+    EXACT,
+    Tolerance,
+    measure,
+    tap_tolerance,
+    trajectory_tolerance,
+)
 from ostinato.tasks import RequestId
 
 U = 2.0**-24
 
 
-def record(*taps: tuple[str, torch.Tensor], **outputs: torch.Tensor) -> CallRecord:
+def record(*taps: tuple[str, torch.Tensor], **outputs: object) -> CallRecord:
     counts: dict[str, int] = {}
     values = []
     for name, value in taps:
@@ -79,6 +86,76 @@ def test_exact_means_every_bit() -> None:
     first = first_divergence(compare_exact(found, TRUTH))
     assert first is not None
     assert first.tap == "out.y"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "verdict"),
+    [
+        (torch.tensor([-0.0]), torch.tensor([0.0]), Verdict.BEYOND),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64), Verdict.DTYPE),
+        (torch.ones(2), torch.ones(2, dtype=torch.bfloat16), Verdict.DTYPE),
+        (torch.tensor([math.nan]), -torch.tensor([math.nan]), Verdict.BEYOND),
+        (torch.tensor([math.nan]), torch.tensor([math.nan]), Verdict.WITHIN),
+        (np.ones(2, np.uint8), np.array([1, 2], np.uint8), Verdict.BEYOND),
+        ("red", "blue", Verdict.BEYOND),
+        ("red", "red", Verdict.WITHIN),
+        (("a", ("b",)), ("a", ("c",)), Verdict.BEYOND),
+        (0.0, -0.0, Verdict.BEYOND),
+        (1, 1.0, Verdict.KIND),
+        (None, ONE, Verdict.KIND),
+        ((), (ONE,), Verdict.ADDITIONAL),
+        ((ONE,), (ONE, 3), Verdict.MISSING),
+    ],
+)
+def test_exact_means_bytes_dtypes_and_what_is_no_tensor(
+    found: object, expected: object, verdict: Verdict
+) -> None:
+    compared = list(compare_exact(record(y=found), record(y=expected)))
+    first = first_divergence(compared)
+    assert (Verdict.WITHIN if first is None else first.verdict) is verdict
+
+
+def test_a_key_that_either_side_lacks_diverges() -> None:
+    for found, expected in (
+        (record(y=ONE, z="a"), record(y=ONE)),
+        (record(y=ONE), record(y=ONE, z="a")),
+    ):
+        first = first_divergence(compare_exact(found, expected))
+        assert first is not None
+        assert first.tap == "out.z"
+
+
+def test_an_empty_tensor_is_not_measured() -> None:
+    tally = Tally()
+    tally.add(compare_exact(record(y=torch.zeros(0, 3)), record(y=torch.zeros(0, 3))))
+    with pytest.raises(NothingMeasured):
+        tally.result("reload", Rung.C0, "all is well")
+
+
+def test_what_diverged_is_kept_whatever_came_before_or_after() -> None:
+    loose, tight = (Tolerance(largest=b, rms=b, reason="") for b in (0.5, 1e-6))
+    far, near = record(("a", ONE * 1.4)), record(("a", ONE + 1e-3))
+    truth, nan = record(("a", ONE)), record(("a", ONE * math.nan))
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        tally = Tally()
+        for index in order:
+            found, bound = ((far, loose), (near, tight), (nan, loose))[index]
+            tally.add(compare_call(found, truth, lambda *given, bound=bound: bound))
+        (kept,) = tally.result("components", Rung.C0, "all is well").comparisons
+        assert kept.errors is not None
+        assert math.isnan(kept.errors.largest)
+        assert tally.worst_relative_error == math.inf
+    tally = Tally()
+    for found, bound in ((near, tight), (far, loose)):
+        tally.add(compare_call(found, truth, lambda *given, bound=bound: bound))
+    (kept,) = tally.result("components", Rung.C0, "all is well").comparisons
+    assert kept.diverged
+
+
+def test_both_bounds_count_in_how_severe_a_comparison_is() -> None:
+    bound = Tolerance(largest=1.0, rms=1e-3, reason="")
+    (found,) = compare_call(record(y=ONE * 1.01), record(y=ONE), lambda *given: bound)
+    assert found.severity == (True, pytest.approx(10.0, rel=1e-3))
 
 
 def test_errors_are_relative_to_the_taps_own_scale() -> None:

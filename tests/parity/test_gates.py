@@ -14,14 +14,19 @@ import torch
 from ostinato.backend.batch_rules import NEVER, BatchRules
 from ostinato.card import FileDigest, ModelSource
 from ostinato.errors import InvalidCard
+from ostinato.loop.chunks import rollout as rollout_module
+from ostinato.loop.chunks.rollout import ChunkRollout
 from ostinato.loop.sampling import Schedule
 from ostinato.loop.sampling.library import LibrarySampler
+from ostinato.loop.sampling.steppers import FlowEuler
+from ostinato.loop.trajectory import Trajectory
 from ostinato.models.builtin.components import BuiltinTransformer
 from ostinato.parity.gate import NothingMeasured
 from ostinato.parity.gates import batch as batch_module
 from ostinato.parity.gates.batch import batch
 from ostinato.parity.gates.company import determinism, interleave
 from ostinato.parity.gates.components import components
+from ostinato.parity.gates.course import course
 from ostinato.parity.gates.files import files
 from ostinato.parity.gates.oracle import oracle
 from ostinato.parity.gates.reentry import reentry
@@ -35,6 +40,7 @@ from support.requests import replace_op
 from support.subjects import Faulty, with_parity
 
 Outputs = Mapping[str, object]
+QUICK = VerifyOptions(quick=True)
 
 
 def moved(source: ModelSource, text: str) -> Subject:
@@ -224,6 +230,55 @@ def test_the_trajectory_passes_and_bites(builtin: Subject, builtin_source: Model
     result = trajectory(moved(builtin_source, "transformer.blocks.0.attn1.to_v.weight=0.1"))
     assert not result.passed
     assert "transformer.predict" in result.message
+
+
+def test_a_fault_of_the_loop_is_red_though_both_runs_share_it(
+    builtin_source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The float64 run is driven by the same loop; what the request says is not."""
+    next_block, step = ChunkRollout._next_block, FlowEuler.step
+    faults: tuple[tuple[object, str, object, str], ...] = (
+        (
+            ChunkRollout,
+            "_next_block",
+            lambda self, state: dataclasses.replace(
+                next_block(self, state), first_frame=state.first_frame + 1
+            ),
+            "'fed first_frame'",
+        ),
+        (
+            rollout_module,
+            "visible_blocks",
+            lambda context, block, *, window_blocks: tuple(range(max(0, block - 1), block)),
+            "'out.fed context[0].keys_rotated'",
+        ),
+        (
+            Trajectory,
+            "timestep",
+            property(lambda self: self.schedule.timesteps[0]),
+            "'fed timestep'",
+        ),
+        (
+            FlowEuler,
+            "step",
+            lambda self, x, v, sigma, sigma_next, memory: step(self, x, v, 1.0, 0.9, memory),
+            "'fed next latents'",
+        ),
+    )
+    for where, name, fault, tap in faults:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, fault)
+            # Three blocks: the last has two behind it.
+            result = trajectory(Subject(with_parity(builtin_source, num_frames=30), QUICK))
+        assert not result.passed, name
+        assert f"first divergence: tap {tap}" in result.message
+
+
+def test_a_run_of_other_steps_than_asked_for_is_red(builtin: Subject) -> None:
+    run = builtin.recorded
+    fewer = dataclasses.replace(run, calls=run.calls[: len(run.calls) // 2])
+    with pytest.raises(NothingMeasured, match="denoise steps, expected 3 of each of 2 blocks"):
+        list(course(fewer, builtin.card.loops[0]))
 
 
 def test_the_oracle_passes_and_bites(wan: Subject, wan_source: ModelSource) -> None:

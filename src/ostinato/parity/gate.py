@@ -6,6 +6,7 @@ also holds `measured` against zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -76,16 +77,18 @@ class Tally:
     def add(self, comparisons: Iterable[Comparison]) -> None:
         """Take comparisons in the order of execution."""
         for comparison in comparisons:
-            self.measured += 1
+            self.measured += not comparison.empty
             if comparison.diverged and self.first is None:
                 self.first = comparison
             key = (comparison.component, comparison.op, comparison.tap)
-            if key not in self._worst or _larger(comparison, self._worst[key]):
+            if key not in self._worst or comparison.severity > self._worst[key].severity:
                 self._worst[key] = comparison
             # Whole levels are held by their own unit, and one of 255 is no relative error.
             errors, tolerance = comparison.errors, comparison.tolerance
             if errors is not None and tolerance is not None and tolerance.absolute is None:
-                self.worst_relative_error = max(self.worst_relative_error, errors.largest)
+                # max() would pass over NaN, which no error is worse than.
+                largest = math.inf if math.isnan(errors.largest) else errors.largest
+                self.worst_relative_error = max(self.worst_relative_error, largest)
 
     def result(self, name: str, rung: Rung, agreed: str) -> GateResult:
         """Return the verdict; agreed: what is said when nothing diverged.
@@ -106,9 +109,3 @@ class Tally:
             comparisons=tuple(self._worst.values()),
             detail={} if first is None else {"first_divergence": first.describe()},
         )
-
-
-def _larger(one: Comparison, other: Comparison) -> bool:
-    if other.errors is None or one.errors is None:
-        return one.diverged and not other.diverged
-    return one.errors.largest > other.errors.largest

@@ -90,19 +90,9 @@ def _worst_taps(gates: Iterable[GateResult]) -> dict[str, list[Comparison]]:
         for comparison in gate.comparisons:
             by_component.setdefault(comparison.component, []).append(comparison)
     return {
-        component: sorted(found, key=_used, reverse=True)[:_WORST]
+        component: sorted(found, key=lambda each: each.severity, reverse=True)[:_WORST]
         for component, found in by_component.items()
     }
-
-
-def _used(comparison: Comparison) -> float:
-    """Return how much of its tolerance a tap used; infinity where there was nothing to compare."""
-    errors, tolerance = comparison.errors, comparison.tolerance
-    if errors is None or tolerance is None:
-        return float("inf")
-    if tolerance.absolute is not None:
-        return errors.absolute / tolerance.absolute if tolerance.absolute else errors.absolute
-    return errors.largest / tolerance.largest if tolerance.largest else errors.largest
 
 
 def _tap_row(comparison: Comparison) -> tuple[str, ...]:

@@ -40,17 +40,32 @@ def rebuilt(like: tuple[object, ...], items: list[object]) -> tuple[object, ...]
 
 def tensors(values: Values) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every tensor and array of `values`, with a path such as `layers[2].value`."""
+    for path, value in leaves(values):
+        if isinstance(value, torch.Tensor):
+            yield path, value
+
+
+def leaves(values: Values) -> Iterator[tuple[str, object]]:
+    """Yield everything that `values` holds, tuples taken apart and arrays as tensors."""
     for name, value in values.items():
         yield from _within(value, name)
 
 
-def _within(value: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, np.ndarray):
+def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare dtype, shape and bytes: NaN equals itself, and 0 is not -0."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    flat = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*flat)
+
+
+def _within(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, np.ndarray):
         yield path, torch.from_numpy(value)
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple) and value:
         names = cast("tuple[str, ...] | None", getattr(value, "_fields", None))
         for index, item in enumerate(cast("tuple[object, ...]", value)):
             step = f"[{index}]" if names is None else f".{names[index]}"
             yield from _within(item, path + step)
+    else:
+        yield path, value

@@ -10,6 +10,7 @@ import torch
 from ostinato.parity.aligner import CallRecord, ParityAligner
 from ostinato.parity.compare import Comparison, compare_call
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung, Tally
+from ostinato.parity.gates.course import course
 from ostinato.parity.subject import Subject
 from ostinato.parity.tolerances import Tolerance, trajectory_tolerance
 from ostinato.request import Request
@@ -21,7 +22,8 @@ NAME = "trajectory"
 def trajectory(subject: Subject) -> GateResult:
     """Serve the recorded request by the reference too, and compare every call in order.
 
-    Here errors do grow from call to call: this is the run that a caller gets. Raises InvalidCard
+    Here errors do grow from call to call: this is the run that a caller gets. What both runs owe to
+    one loop is compared with what the request alone says. Raises InvalidCard
     without a reference, NothingMeasured when the runs made different calls or none.
     """
     found = subject.recorded.calls
@@ -34,10 +36,13 @@ def trajectory(subject: Subject) -> GateResult:
     tally = Tally()
     for mine, other in zip(found, expected, strict=True):
         tally.add(_compared(mine, other))
+    for loop in subject.card.loops:
+        tally.add(course(subject.recorded, loop))
     return tally.result(
         NAME,
         Rung.C1,
-        f"{tally.measured} inputs and outputs of {len(found)} calls stay with the float64 run",
+        f"{tally.measured} inputs and outputs of {len(found)} calls stay with the float64 run and "
+        "with what the request says",
     )
 
 

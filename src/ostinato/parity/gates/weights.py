@@ -14,6 +14,7 @@ from ostinato.backend.checkpoint import weight_files
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.perturb import module_of
 from ostinato.parity.subject import Subject
+from ostinato.parity.values import equal_bits
 
 NAME = "weights"
 _LISTED = 3
@@ -83,14 +84,8 @@ def _difference(
         yield f"{name} is {list(tensor.shape)}, its file has {list(stored.shape)}"
     elif tensor.dtype not in allowed:
         yield f"{name} is {tensor.dtype}, which the card does not say"
-    elif not _equal_bits(tensor, stored.to(tensor.dtype)):
+    elif not equal_bits(tensor, stored.to(tensor.dtype)):
         worst = float((tensor.double() - stored.double()).abs().max())
         yield f"{name} differs from its file by up to {worst:.3g}"
     elif not is_aligned(tensor):
         yield f"{name} does not begin at an aligned address"
-
-
-def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Compare bytes: NaN equals itself, and 0 is not -0."""
-    flat = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(*flat)

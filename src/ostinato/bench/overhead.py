@@ -51,7 +51,7 @@ class _Amount:
     builtin_steps: int
 
 
-_FULL = _Amount(rounds=20, num_inference_steps=20, builtin_frames=48, builtin_steps=20)
+_FULL = _Amount(rounds=60, num_inference_steps=12, builtin_frames=24, builtin_steps=12)
 _QUICK = _Amount(rounds=6, num_inference_steps=2, builtin_frames=24, builtin_steps=1)
 
 

@@ -36,15 +36,22 @@ class Recorded(NamedTuple):
 
 
 class StepClock:
-    """An observer that notes the start of every step of one node, in seconds.
+    """An observer that times every step of one node, and the bare calls of it right before.
 
     Its own time, a call or two a step, is counted as the engine's.
     """
 
     def __init__(self) -> None:
-        """Set `node` before the first request; `recording` turns on what `recorded` collects."""
+        """Set `node` before the first request; `recording` turns on what `recorded` collects.
+
+        bare: runs the calls of a step by its index. engine_s, bare_s: seconds of each step.
+        """
         self.node = ""
-        self.starts: list[float] = []
+        self.num_steps = 0
+        self.bare: Callable[[int], None] | None = None
+        self.engine_s: list[float] = []
+        self.bare_s: list[float] = []
+        self._entered: float | None = None
         self.recorded: list[Recorded] = []
         self.recording = False
         self._inputs: Mapping[str, object] = {}
@@ -54,8 +61,19 @@ class StepClock:
         """Note that a step begins."""
         if unit.node != self.node:
             return None
-        self.starts.append(time.perf_counter())
+        if self.bare is not None and self._entered is not None:
+            self.engine_s.append(time.perf_counter() - self._entered)
+        index, self.num_steps = self.num_steps, self.num_steps + 1
+        if self.bare is not None:
+            started = time.perf_counter()
+            self.bare(index)
+            self.bare_s.append(time.perf_counter() - started)
+        self._entered = time.perf_counter()
         return self if self.recording else None
+
+    def rewind(self) -> None:
+        """Forget the request that was seen last; the seconds are kept."""
+        self.num_steps, self._entered = 0, None
 
     def started(self, call: ComponentCall, inputs: Mapping[str, object]) -> None:
         """Keep the inputs of a call."""
@@ -63,7 +81,7 @@ class StepClock:
 
     def finished(self, call: ComponentCall, outputs: Mapping[str, object]) -> None:
         """Keep the call."""
-        step = len(self.starts) - 1
+        step = self.num_steps - 1
         self.recorded.append(Recorded(step, call.component, call.op, self._inputs, outputs))
 
     def _keep(self, value: object) -> object:
@@ -90,31 +108,41 @@ class SteppedRequest:
         self._engine, self._clock, self._model, self._request = engine, clock, model, request
         clock.node = _loop_node(model, request)
         clock.recording = True
-        self.latents = engine.submit(request).result().latents
+        engine.submit(request).result()
         clock.recording = False
-        # The last step has no successor by whose start it could be timed.
-        self.num_steps = len(clock.starts) - 1
+        self.num_steps = clock.num_steps
         self._calls = [
-            (model.component(call.component).op(call.op), call)
-            for call in clock.recorded
-            if call.step < self.num_steps
+            (model.component(call.component).op(call.op), call) for call in clock.recorded
         ]
 
-    def through_engine(self) -> float:
-        """Return seconds a step, from the start of the first to the start of the last."""
-        self._clock.starts.clear()
-        self._engine.submit(self._request).result()
-        starts = self._clock.starts
-        assert len(starts) == self.num_steps + 1, "a request takes the same steps every time"
-        return (starts[-1] - starts[0]) / self.num_steps
+    def alternate(self, rounds: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Serve the request again and again, each step preceded by its calls alone.
 
-    def bare(self) -> float:
-        """Return seconds a step of the calls alone, with the recorded inputs."""
-        with self._turn(), torch.no_grad():
-            started = time.perf_counter()
-            for op, call in self._calls:
+        Returns seconds of each step in the engine, and of its bare calls right before it, from
+        one start to the next; the last step of a request has no successor and is left out. What
+        the machine does within a tenth of a second falls on both.
+        """
+        clock = self._clock
+        by_step: dict[int, list[tuple[Callable[..., object], Recorded]]] = {}
+        for op, call in self._calls:
+            by_step.setdefault(call.step, []).append((op, call))
+
+        def bare(step: int) -> None:
+            for op, call in by_step[step]:
                 op(**call.inputs)
-            return (time.perf_counter() - started) / self.num_steps
+
+        engine_s: list[float] = []
+        bare_s: list[float] = []
+        clock.bare = bare
+        for _ in range(rounds):
+            clock.rewind()
+            clock.engine_s, clock.bare_s = [], []
+            self._engine.submit(self._request).result()
+            assert clock.num_steps == self.num_steps, "a request takes the same steps every time"
+            engine_s += clock.engine_s
+            bare_s += clock.bare_s[:-1]
+        clock.bare = None
+        return tuple(engine_s), tuple(bare_s)
 
     def outputs_equal(self) -> bool:
         """Whether the bare calls give the bytes that they gave in the engine."""

@@ -41,18 +41,21 @@ _WARM_UP_ROUNDS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Amount:
-    """How much is run: rounds of every alternation, denoise steps of Wan, frames and steps of the
-    built-in model.
+    """How much is run: requests a contestant, step by step and as a whole, denoise steps of Wan,
+    frames and steps of the built-in model.
     """
 
     rounds: int
+    wall_rounds: int
     num_inference_steps: int
     builtin_frames: int
     builtin_steps: int
 
 
-_FULL = _Amount(rounds=60, num_inference_steps=12, builtin_frames=24, builtin_steps=12)
-_QUICK = _Amount(rounds=6, num_inference_steps=2, builtin_frames=24, builtin_steps=1)
+_FULL = _Amount(
+    rounds=60, wall_rounds=240, num_inference_steps=4, builtin_frames=24, builtin_steps=4
+)
+_QUICK = _Amount(rounds=6, wall_rounds=6, num_inference_steps=2, builtin_frames=24, builtin_steps=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +120,10 @@ def _steps(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
     clock = StepClock()
     with Engine(observer=clock) as engine:
         stepped = SteppedRequest(engine, clock, engine.add(source), request)
-        runs = {"engine": stepped.through_engine, "bare": stepped.bare}
-        seconds = alternate(runs, rounds=amount.rounds, warm_up=_WARM_UP_ROUNDS)
+        stepped.alternate(_WARM_UP_ROUNDS)
+        engine_s, bare_s = stepped.alternate(amount.rounds)
         equal = stepped.outputs_equal()
+    seconds = {"engine": engine_s, "bare": bare_s}
     return _compared(seconds, request.seed, equal=equal)
 
 
@@ -129,7 +133,7 @@ def _wall(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
         engine.add(source)
         ours, theirs = EngineRun(engine, request), DiffusersRun(source, request)
         runs = {"engine": ours, "diffusers": theirs}
-        seconds = alternate(runs, rounds=amount.rounds, warm_up=_WARM_UP_ROUNDS)
+        seconds = alternate(runs, rounds=amount.wall_rounds, warm_up=_WARM_UP_ROUNDS)
     first, *others = (*ours.latents, *theirs.latents)
     return _compared(
         seconds, request.seed, equal=all(torch.equal(first, other) for other in others)

@@ -43,7 +43,8 @@ def test_every_ratio_is_measured_with_its_interval(report: Report) -> None:
         entry = document["detail"]["ratios"][name]
         assert 0 < entry["low"] <= entry["value"] == report.figures[name] <= entry["high"]
         seconds = document["detail"]["seconds"][name]
-        assert [len(values) for values in seconds.values()] == [6, 6]
+        ours, theirs = (len(values) for values in seconds.values())
+        assert ours == theirs >= 6
     upper = document["detail"]["ratios"]["wall_ratio_vs_diffusers"]["high"]
     assert report.figures["wall_ratio_vs_diffusers_upper"] == upper
     assert set(report.targets) <= set(report.figures)

@@ -99,3 +99,13 @@ def test_errors_are_printed_and_written_into_a_page(
     document = json.loads(out.splitlines()[-1])
     assert document["dtype"] == "float32"
     assert len(document["errors"]) > 10
+
+
+def test_goldens_end_with_one_line_of_json(
+    tiny_builtin_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "goldens.json"
+    arguments = ["verify", str(tiny_builtin_folder), "--write-goldens", str(path), "--quiet"]
+    assert main([*arguments, "--json"]) == 0
+    last = capsys.readouterr().out.rstrip("\n").split("\n")[-1]
+    assert json.loads(last) == json.loads(path.read_text())

@@ -21,6 +21,7 @@ from ostinato.loop.sampling.library import LibrarySampler
 from ostinato.loop.sampling.steppers import FlowEuler
 from ostinato.loop.trajectory import Trajectory
 from ostinato.models.builtin.components import BuiltinTransformer
+from ostinato.models.wan.open import open_wan
 from ostinato.parity.gate import NothingMeasured
 from ostinato.parity.gates import batch as batch_module
 from ostinato.parity.gates.batch import batch
@@ -385,6 +386,57 @@ def test_the_batch_passes_with_shared_forwards(family: str, request: pytest.Fixt
     wide, narrow = (result.detail[name] for name in names)
     assert wide > narrow  # type: ignore[operator]
     assert result.detail["stock_batch_equal"] is False
+    assert result.flags == {"stock_batch_equal": False}
+    assert "the library's own batch: not equal" in result.message
+
+
+@pytest.mark.slow
+def test_the_batch_of_a_bfloat16_wan_is_demonstrated_too(
+    tiny_wan_folder: Callable[[str], Path],
+) -> None:
+    source = with_parity(open_wan(tiny_wan_folder("unipc")), num_frames=5)
+    card = source.card
+    card = dataclasses.replace(
+        card,
+        precision=dataclasses.replace(card.precision, weights="bfloat16"),
+        recipe=dataclasses.replace(card.recipe, assumes_precision="bfloat16"),
+    )
+    result = batch(Subject(dataclasses.replace(source, card=card), QUICK))
+    assert result.passed, result.message
+    assert "this model computes in bfloat16" in result.message
+    assert result.detail["stock_batch_equal"] is not None
+
+
+def shows(module: object, samples: Sequence[object]) -> torch.Tensor:
+    """A batch that always equals its samples."""
+    del module
+    return torch.zeros(len(samples))
+
+
+def breaks(module: object, samples: Sequence[object]) -> torch.Tensor:
+    raise ZeroDivisionError("no such forward")
+
+
+@pytest.mark.parametrize(
+    ("forward", "passed", "told"),
+    [
+        (shows, True, "the library's own batch: equal at every size"),
+        (breaks, False, "could not run: ZeroDivisionError: no such forward"),
+        (lambda module, samples: None, False, "could not run: it is not known how"),
+    ],
+)
+def test_what_the_librarys_batch_shows_is_told_and_its_lack_is_red(
+    builtin: Subject,
+    monkeypatch: pytest.MonkeyPatch,
+    forward: Callable[..., torch.Tensor | None],
+    passed: bool,
+    told: str,
+) -> None:
+    monkeypatch.setattr(batch_module, "library_forward", forward)
+    result = batch(builtin)
+    assert result.passed is passed
+    assert result.variants == result.variants_equal == 2 + 4
+    assert told in result.message
 
 
 def test_an_op_that_depends_on_its_batch_is_red(builtin_source: ModelSource) -> None:

@@ -86,7 +86,10 @@ def test_what_names_no_weight_is_refused(text: str) -> None:
 
 def test_a_weight_that_is_not_there_is_refused_by_name(builtin_source: ModelSource) -> None:
     for text, message in (
-        ("codec.nonesuch", "has no parameter 'nonesuch'; it has conv_in.bias"),
+        ("codec.nonesuch", "has no parameter 'nonesuch'"),
+        ("codec.conv_in.weigth", "near it: conv_in.weight"),
+        ("codec.conv_in.weight=0", "changes nothing; give a larger amount"),
+        ("codec.conv_in.weight=1e-30", "changes nothing; give a larger amount"),
         ("codec.conv_in.bias[999]", "index 999 is not there"),
     ):
         with pytest.raises(BadInput, match=message):

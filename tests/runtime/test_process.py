@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ostinato.api import Engine, Model
-from ostinato.backend.loading import loading
+from ostinato.backend.loading import loading, process_settings
 from ostinato.card import ModelSource
 from ostinato.errors import (
     InternalError,
@@ -211,3 +211,15 @@ def test_a_turn_and_a_load_do_not_restore_each_others_settings() -> None:
         assert torch.get_default_dtype() is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_waiting_for_a_turn_that_cannot_come_is_an_error(tiny_builtin_folder: Path) -> None:
+    with Engine() as engine:
+        engine.add(open_builtin(tiny_builtin_folder))
+        with process_settings():
+            handle = engine.submit(request())
+            with pytest.raises(InternalError, match="wait outside of that block"):
+                handle.result()
+        assert handle.result(60).video.frames.shape[0] == 24
+        with process_settings():
+            handle.result()  # it has ended, so there is nothing to wait for

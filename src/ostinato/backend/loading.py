@@ -19,6 +19,11 @@ import torch
 _LOCK = threading.RLock()
 
 
+def holds_settings() -> bool:
+    """Tell whether this thread holds the settings: then no engine can take a turn."""
+    return _LOCK._is_owned()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @contextmanager
 def process_settings() -> Generator[None, None, None]:
     """Be alone with the process's settings: tensors float32 by default, float32 products exact.

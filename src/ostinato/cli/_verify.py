@@ -41,7 +41,8 @@ def verify_model(arguments: Verify) -> CommandResult:
     if arguments.html is not None:
         write_page(verifications, report, arguments.html)
     summed = report_result(report)
-    text = "\n\n".join((*map(_gates, verifications), summed.text))
+    told = [] if arguments.perturb is None else [f"one weight was moved: {arguments.perturb}"]
+    text = "\n\n".join((*told, *map(_gates, verifications), summed.text))
     return CommandResult(text=text, document=summed.document, exit_code=summed.exit_code)
 
 
@@ -111,7 +112,7 @@ def _goldens(arguments: Verify, path: Path) -> CommandResult:
     assert arguments.model is not None, "checked with the flags"
     goldens = make_goldens(Subject(open_model(arguments.model), VerifyOptions()))
     write_goldens(goldens, path)
-    document = msgspec.Raw(path.read_bytes())
+    document = msgspec.Raw(path.read_bytes().strip())
     return CommandResult(text=f"{path}: goldens of {len(goldens.runs)} runs", document=document)
 
 

@@ -42,7 +42,8 @@ class GateResult:
     measured: how many values, files or outputs were held against something. taps: how many of
     them were seen inside components. variants: outputs that had to equal the one made alone, and
     variants_equal: those that did. worst_relative_error: over all that was compared with a
-    tolerance. comparisons: the worst of each tap. detail: further facts for the report.
+    tolerance. comparisons: the worst of each tap. flags: what becomes a figure of the
+    report, 1 where it holds for every model that tells of it. detail: further facts.
     """
 
     name: str
@@ -55,6 +56,7 @@ class GateResult:
     variants_equal: int = 0
     worst_relative_error: float = 0.0
     comparisons: tuple[Comparison, ...] = ()
+    flags: Mapping[str, bool] = field(default_factory=dict[str, bool])
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
 
 

@@ -127,6 +127,7 @@ def report_of(verifications: Sequence[Verification]) -> Report:
             "variants": variants,
             "variants_bit_equal": sum(gate.variants_equal for gate in gates),
             "worst_relative_error": max((g.worst_relative_error for g in gates), default=0.0),
+            **_flags(gates),
         },
         targets={
             "models": (Comparison.AT_LEAST, 1),
@@ -152,6 +153,13 @@ def report_of(verifications: Sequence[Verification]) -> Report:
             for each in verifications
         },
     )
+
+
+def _flags(gates: Sequence[GateResult]) -> dict[str, int]:
+    names = dict.fromkeys(name for gate in gates for name in gate.flags)
+    return {
+        name: int(all(gate.flags[name] for gate in gates if name in gate.flags)) for name in names
+    }
 
 
 def _of_level(level: ParityLevel, card: ModelCard) -> list[OwedGate]:

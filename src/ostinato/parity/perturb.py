@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
@@ -56,16 +57,23 @@ class Perturbation:
         """Add the amount; raises BadInput for a parameter or index that is not there."""
         tensors = dict(module_of(component, self.component).state_dict(keep_vars=True))
         if self.parameter not in tensors:
+            near = difflib.get_close_matches(self.parameter, tensors, n=5, cutoff=0.4)
             raise BadInput(
-                f"{self.component!r} has no parameter {self.parameter!r}; it has "
-                f"{', '.join(sorted(tensors))}"
+                f"{self.component!r} has no parameter {self.parameter!r}; "
+                + (f"near it: {', '.join(near)}" if near else f"it has {len(tensors)} others")
             )
         values = tensors[self.parameter].detach().view(-1)
         if self.index >= len(values):
             raise BadInput(
                 f"{self.parameter!r} has {len(values)} elements; index {self.index} is not there"
             )
+        before = values[self.index].clone()
         values[self.index] += self.amount
+        if torch.equal(before, values[self.index]):
+            raise BadInput(
+                f"adding {self.amount:g} to {self.parameter!r}[{self.index}], which is "
+                f"{float(before):g} in {before.dtype}, changes nothing; give a larger amount"
+            )
 
 
 def module_of(component: Component, name: str) -> nn.Module:

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import get_args
 
-from ostinato.errors import OstinatoError, RequestCancelled
+from ostinato.backend.loading import holds_settings
+from ostinato.errors import InternalError, OstinatoError, RequestCancelled
 from ostinato.request import (
     Advice,
     Cancelled,
@@ -80,7 +81,16 @@ class Handle:
                 return
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the end, whatever it is; raises TimeoutError."""
+        """Wait for the end, whatever it is; raises TimeoutError.
+
+        Raises InternalError on a thread that holds the process's settings: the turn that it would
+        wait for needs them.
+        """
+        if holds_settings() and not self.done:
+            raise InternalError(
+                f"request {self.request_id} is waited for by a thread that holds the process's "
+                "torch settings, which its next turn needs; wait outside of that block"
+            )
         with self._ended:
             if not self._ended.wait_for(lambda: self._final() is not None, timeout_s):
                 raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")

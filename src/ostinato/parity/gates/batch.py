@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -30,11 +31,19 @@ _ANYTHING_GOES = BatchRules(
 )
 
 
+class _Stock(NamedTuple):
+    """The library's own batch. equal: to its samples, at every size; None where it did not run."""
+
+    equal: bool | None
+    told: str
+
+
 def batch(subject: Subject) -> GateResult:
     """Serve 2 to 16 requests of mixed timesteps and guidance with stacking on.
 
-    Passes only where forwards were in fact shared, or where this processor's rules forbid it and
-    the message says so. Raises NothingMeasured where rules allow it and nothing was stacked.
+    Passes only where forwards were in fact shared and the library's own batch could be run beside
+    them, or where this processor's rules forbid it and the message says so. Raises NothingMeasured
+    where rules allow it and nothing was stacked.
     """
     counts = (2, 4) if subject.options.quick else (2, 3, 8, 16)
     expected = subject.alone(_requests(subject, max(counts)))
@@ -47,19 +56,29 @@ def batch(subject: Subject) -> GateResult:
             shared += sum(output.provenance.stacked_steps for output in got)
             widest = max(widest, *widths)
             outputs += [(index, output) for index, output in enumerate(got)]
-    narrow = _width_alone(subject)
+    narrow, stock = _width_alone(subject), _stock_batch(subject)
     detail: dict[str, object] = {
         "batches": list(counts),
         "stacked_steps": shared,
         "samples_in_one_forward": widest,
         "samples_in_one_forward_alone": narrow,
-        **_stock_batch(subject),
+        "stock_batch_equal": stock.equal,
     }
-    note = f"; {shared} steps shared a forward, of up to {widest} samples"
+    note, stacked = f"; {shared} steps shared a forward, of up to {widest} samples", True
     if shared == 0 or widest <= narrow:
-        note = f"; not stacked here: {_why(subject)}"
+        note, stacked = f"; not stacked here: {_why(subject)}", False
     found = [output for _, output in outputs]
-    return verdict(NAME, found, [expected[index] for index, _ in outputs], detail, note)
+    result = verdict(
+        NAME,
+        found,
+        [expected[index] for index, _ in outputs],
+        detail,
+        f"{note}; the library's own batch: {stock.told}",
+    )
+    flags = {} if stock.equal is None else {"stock_batch_equal": stock.equal}
+    # Without a batch that differs, nothing shows that equality here is no accident.
+    shown = stock.equal is not None or not stacked
+    return replace(result, passed=result.passed and shown, flags=flags)
 
 
 def _requests(subject: Subject, count: int) -> list[Request]:
@@ -103,6 +122,9 @@ def _why(subject: Subject) -> str:
     The component itself is asked, with two recorded calls: it stacks on a processor on which
     anything goes, and does not under the rules that were measured on this one.
     """
+    weights = subject.card.precision.weights
+    if weights != "float32":
+        return f"the batch rules are verdicts in float32, and this model computes in {weights}"
     with subject.cpu():
         rules = probe_batch_rules()
     if not _stacks(subject, _ANYTHING_GOES) or _stacks(subject, rules):
@@ -130,22 +152,31 @@ def _stacks(subject: Subject, rules: BatchRules) -> bool:
     return False
 
 
-def _stock_batch(subject: Subject) -> dict[str, object]:
+def _stock_batch(subject: Subject) -> _Stock:
     """Show that the library's own batched forward is not exact, where it is known how to run it.
 
     So that the gate is known to bite: equality is not what a batch gives for nothing.
     """
     resident, equal = subject.resident(), list[bool]()
-    for name in subject.denoisers:
-        module, samples = module_of(resident.component(name), name), _samples(subject, name)
-        if len(samples) < 2:
-            continue
-        with subject.cpu(), torch.no_grad():
-            together = library_forward(module, samples)
-            alone = [library_forward(module, [sample]) for sample in samples]
+    try:
+        for name in subject.denoisers:
+            module, samples = module_of(resident.component(name), name), _samples(subject, name)
+            with subject.cpu(), torch.no_grad():
+                equal += _stock_sizes(module, samples)
+    except Exception as error:  # a demonstration that fails leaves the gate its own verdict
+        return _Stock(None, f"could not run: {type(error).__name__}: {error}")
+    if not equal:
+        return _Stock(None, "could not run: it is not known how, or no two samples were recorded")
+    return _Stock(all(equal), "equal at every size" if all(equal) else "not equal")
+
+
+def _stock_sizes(module: nn.Module, samples: Sequence[WanSample]) -> Iterator[bool]:
+    """Yield, for each size of batch, whether it equals its samples alone."""
+    alone = [library_forward(module, [sample]) for sample in samples]
+    for size in range(2, len(samples) + 1):
+        together = library_forward(module, samples[:size])
         if together is not None:
-            equal.append(torch.equal(together, torch.cat([v for v in alone if v is not None])))
-    return {"stock_batch_equal": all(equal) if equal else None}
+            yield torch.equal(together, torch.cat([v for v in alone[:size] if v is not None]))
 
 
 def _samples(subject: Subject, component: str) -> list[WanSample]:

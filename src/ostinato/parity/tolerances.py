@@ -28,9 +28,10 @@ _FED_BY_ANGLES = ("time_embedder", "time_proj")
 # A level of 255 that lies on the edge between two may fall either way; how many do is measured
 # as 9e-5 of the rms.
 _LEVEL, _LEVELS_RMS = 1.0, 5e-4
-# Each step of a trajectory feeds the errors of all before it back into the network: measured
-# 4e-7 to 7e-7 on tiny folders and 3e-6 on the shipped model.
-_TRAJECTORY = 2e-5
+# Each step of a trajectory feeds the errors of all before it back into the network, and how much
+# that grows them is a property of the weights: measured 4e-7 to 7e-7 on tiny folders, 3e-6 and
+# 5e-5 on two sets of trained weights. A loop that is wrong is off by 1e-2 and more.
+_TRAJECTORY = 2e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ def trajectory_tolerance(dtype: torch.dtype) -> Tolerance:
     if dtype not in ROUNDING:
         return tap_tolerance("", 0, dtype)
     return Tolerance(
-        largest=_TRAJECTORY, rms=_TRAJECTORY, reason="errors of all steps before, measured 3e-6"
+        largest=_TRAJECTORY, rms=_TRAJECTORY, reason="errors of all steps before, measured 5e-5"
     )
 
 

@@ -45,7 +45,10 @@ def report() -> Report:
 
 
 def test_nothing_is_left(report: Report) -> None:
-    assert report.passed, report.to_json()
+    # So few requests in a process that runs other tests say nothing of the growth of its memory;
+    # a thousand in one of their own do (the slow test below, and the command).
+    missed = {figure for figure in report.targets if not report.meets(figure)}
+    assert missed <= {"rss_growth_bytes_per_request"}, report.to_json()
     figures = report.figures
     assert {figures[name] for name in MUST_BE_NOTHING} == {0}
     assert figures["requests"] == REQUESTS

@@ -130,6 +130,20 @@ class DeadlineExceeded(OstinatoError):
     http_status = 504
 
 
+class AdmissionInfeasible(OstinatoError):
+    """The request needs more than the engine has at all; the message says what and how much."""
+
+    code = "admission_infeasible"
+    http_status = 422
+
+
+class EngineLost(OstinatoError):
+    """The engine process ended while it served the request; it is restarted for the next one."""
+
+    code = "engine_lost"
+    http_status = 503
+
+
 class InternalError(OstinatoError):
     """A fault that is not the caller's; the cause is chained."""
 

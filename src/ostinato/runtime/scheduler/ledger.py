@@ -1,0 +1,169 @@
+"""What the scheduler remembers between ticks: who is here, what each has had, what is reserved.
+
+The engine and the simulator keep the same ledger; only their clocks and what runs the units
+differ. Nothing here decides: `snapshot` shows what `decide` goes by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ostinato.runtime.scheduler.admission import Reservations
+from ostinato.runtime.scheduler.snapshot import (
+    Decision,
+    Device,
+    Placed,
+    Ready,
+    Snapshot,
+    TenantShare,
+    Waiting,
+)
+from ostinato.tasks import RequestId
+from ostinato.work import UNLIMITED, Resources
+
+StackCosts = Callable[[str], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextUnit:
+    """What is known of a request's next unit; see `Ready`."""
+
+    unit_s: float
+    remaining_s: float
+    stack: str | None = None
+    items: int = 1
+    move_s: float | None = None
+
+
+class Ledger:
+    """Used by one thread."""
+
+    def __init__(
+        self,
+        *,
+        capacity: Resources = UNLIMITED,
+        weights: Mapping[str, float] | None = None,
+        num_devices: int = 1,
+    ) -> None:
+        """Take what the pool has, and the tenants' weights (1.0 for one that is not named)."""
+        self.reservations = Reservations(capacity)
+        self._weights = dict(weights or {})
+        self._tenants: dict[str, TenantShare] = {}
+        self._present: Counter[str] = Counter()
+        self._waiting: dict[RequestId, Waiting] = {}
+        self._ready: dict[RequestId, Ready] = {}
+        self._running: dict[RequestId, Ready] = {}
+        self._devices = [Device(index=index) for index in range(num_devices)]
+        self._tick = 0
+
+    def submit(self, waiting: Waiting) -> None:
+        """Let a request wait for admission; raises AdmissionInfeasible when it never can be."""
+        self.reservations.require_feasible(waiting.request_id, waiting.need)
+        self._waiting[waiting.request_id] = waiting
+        self._enter(waiting.tenant)
+
+    def snapshot(self, now: float, stack_costs: StackCosts = lambda key: ()) -> Snapshot:
+        """Show what there is to decide.
+
+        stack_costs: gives predicted seconds of 1, 2, ... stacked calls; asked for keys that
+        two or more ready requests have.
+        """
+        ready = tuple(self._ready.values())
+        keys = Counter(r.stack for r in ready if r.stack is not None)
+        return Snapshot(
+            tick=self._tick,
+            now=now,
+            waiting=tuple(self._waiting.values()),
+            ready=ready,
+            devices=tuple(self._devices),
+            tenants=dict(self._tenants),
+            room=self.reservations.room,
+            stack_s={key: stack_costs(key) for key, count in keys.items() if count > 1},
+        )
+
+    def admit(self, decision: Decision, nexts: Mapping[RequestId, NextUnit]) -> None:
+        """Reserve what the admitted need; `nexts` says what each will run first."""
+        self._tick = decision.tick + 1
+        for request_id in decision.admitted:
+            waiting = self._waiting.pop(request_id)
+            self.reservations.reserve(request_id, waiting.need)
+            following = nexts[request_id]
+            self._ready[request_id] = Ready(
+                request_id=request_id,
+                tenant=waiting.tenant,
+                priority=waiting.priority,
+                arrival=waiting.arrival,
+                arrived_s=waiting.arrived_s,
+                waiting_since_s=waiting.arrived_s,
+                deadline_s=waiting.deadline_s,
+                last_turn=-1,
+                attained_s=0.0,
+                unit_s=following.unit_s,
+                remaining_s=following.remaining_s,
+                stack=following.stack,
+                items=following.items,
+                move_s=following.move_s,
+            )
+
+    def start(self, unit: Placed, now: float, tick: int) -> None:
+        """Mark a device and its requests as busy."""
+        end = now + unit.move_s + unit.predicted_s
+        self._devices[unit.device] = Device(index=unit.device, free_at=end)
+        for request_id in unit.request_ids:
+            ready = self._ready.pop(request_id)
+            self._running[request_id] = replace(ready, last_turn=tick, device=unit.device)
+
+    def stop(self, unit: Placed, device_s: float) -> None:
+        """Mark the device as free and charge what the unit took to those who are still here.
+
+        device_s: what the whole unit took; each pays by the calls that it brought.
+        """
+        self._devices[unit.device] = Device(index=unit.device)
+        here = [self._running[name] for name in unit.request_ids if name in self._running]
+        items = sum(ready.items for ready in here)
+        for ready in here:
+            part = device_s * ready.items / items
+            charged = replace(ready, attained_s=ready.attained_s + part)
+            self._running[ready.request_id] = charged
+            share = self._tenants[ready.tenant]
+            self._tenants[ready.tenant] = replace(share, attained_s=share.attained_s + part)
+
+    def proceed(self, request_id: RequestId, following: NextUnit, now: float) -> None:
+        """Make a request ready for its next unit, and give back what it no longer needs."""
+        ready = self._running.pop(request_id)
+        self._ready[request_id] = replace(
+            ready,
+            waiting_since_s=now,
+            unit_s=following.unit_s,
+            remaining_s=following.remaining_s,
+            stack=following.stack,
+            items=following.items,
+            move_s=following.move_s,
+        )
+        held = self.reservations.of(request_id)
+        self.reservations.shrink(request_id, replace(held, compute_s=following.remaining_s))
+
+    def shrink(self, request_id: RequestId, need: Resources) -> None:
+        """Give back what a request no longer needs before it ends."""
+        self.reservations.shrink(request_id, need)
+
+    def leave(self, request_id: RequestId) -> None:
+        """Forget a request that has ended, wherever it was, and give back all that it held."""
+        self.reservations.release(request_id)
+        for place in (self._waiting, self._ready, self._running):
+            entry = place.pop(request_id, None)
+            if entry is not None:
+                self._present[entry.tenant] -= 1
+
+    def _enter(self, tenant: str) -> None:
+        share = self._tenants.get(tenant)
+        if share is None:
+            share = TenantShare(weight=self._weights.get(tenant, 1.0), attained_s=0.0)
+        if not self._present[tenant]:
+            others = [self._tenants[name].claim for name, n in self._present.items() if n > 0]
+            level = min(others, default=0.0) * share.weight
+            share = replace(share, attained_s=max(share.attained_s, level))
+        self._tenants[tenant] = share
+        self._present[tenant] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ostinato.errors import AdmissionInfeasible
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, Resources
@@ -14,6 +16,7 @@ class Reservations:
         """Take what the pool has; `UNLIMITED` where an amount is not managed."""
         self.capacity = capacity
         self._held: dict[RequestId, Resources] = {}
+        self._weights: dict[str, float] = {}  # bytes by component, for as long as it is resident
         self._room = capacity
 
     @property
@@ -23,8 +26,14 @@ class Reservations:
 
     @property
     def held(self) -> Resources:
-        """What is reserved, of all requests."""
-        return sum(self._held.values(), start=Resources())
+        """What is reserved, of all requests and for weights."""
+        weights = Resources(memory_bytes=sum(self._weights.values()))
+        return sum(self._held.values(), start=weights)
+
+    @property
+    def resident(self) -> frozenset[str]:
+        """Components whose weights have their room."""
+        return frozenset(self._weights)
 
     def of(self, request_id: RequestId) -> Resources:
         """What one request has reserved."""
@@ -49,6 +58,16 @@ class Reservations:
         self._held[request_id] = need
         self._settle()
 
+    def keep(self, weights: Iterable[tuple[str, float]]) -> None:
+        """Set room aside for weights, which outlive the request that needs them first."""
+        self._weights.update(weights)
+        self._settle()
+
+    def drop(self, component: str) -> None:
+        """Give back the room of weights that are no longer resident."""
+        self._weights.pop(component, None)
+        self._settle()
+
     def shrink(self, request_id: RequestId, need: Resources) -> None:
         """Give back what is no longer needed; an amount never grows."""
         if request_id in self._held:
@@ -62,4 +81,5 @@ class Reservations:
 
     def _settle(self) -> None:
         # Added up anew each time: differences of floats would not come back to the start.
-        self._room = self.capacity - self.held if self._held else self.capacity
+        idle = not self._held and not self._weights
+        self._room = self.capacity if idle else self.capacity - self.held

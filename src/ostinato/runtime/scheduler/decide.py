@@ -8,9 +8,17 @@ replay and under the virtual clock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from ostinato.runtime.scheduler.policy import Policy, Rank
-from ostinato.runtime.scheduler.snapshot import Decision, Device, Placed, Ready, Snapshot
+from ostinato.runtime.scheduler.snapshot import (
+    Decision,
+    Device,
+    Placed,
+    Ready,
+    Snapshot,
+    Waiting,
+)
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
 
@@ -51,16 +59,26 @@ def _admit(snapshot: Snapshot, policy: Policy) -> tuple[RequestId, ...]:
     Smaller requests may pass it for `BYPASS_S`, so that room is not left idle; after that
     nothing is admitted before it, so that room gathers for it.
     """
-    room: Resources = snapshot.room
+    if not snapshot.waiting:
+        return ()
+    room, resident = snapshot.room, set(snapshot.resident)
     admitted: list[RequestId] = []
     order = sorted(snapshot.waiting, key=lambda w: policy.admission_rank(w, snapshot))
     for waiting in order:
-        if waiting.need.fits(room):
-            room = room - waiting.need
+        need = waiting.need + weights_need(waiting, resident)
+        if need.fits(room):
+            room = room - need
+            resident.update(name for name, _ in waiting.weights)
             admitted.append(waiting.request_id)
         elif snapshot.now - waiting.arrived_s > BYPASS_S:
             break
     return tuple(admitted)
+
+
+def weights_need(waiting: Waiting, resident: AbstractSet[str]) -> Resources:
+    """Return the room that a request's weights take beyond those that have theirs."""
+    missing = sum(size for name, size in waiting.weights if name not in resident)
+    return Resources(memory_bytes=missing)
 
 
 def _place(snapshot: Snapshot, order: Sequence[Ready]) -> Iterator[Placed]:

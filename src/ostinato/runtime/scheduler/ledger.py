@@ -60,7 +60,8 @@ class Ledger:
 
     def submit(self, waiting: Waiting) -> None:
         """Let a request wait for admission; raises AdmissionInfeasible when it never can be."""
-        self.reservations.require_feasible(waiting.request_id, waiting.need)
+        weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
+        self.reservations.require_feasible(waiting.request_id, waiting.need + weights)
         self._waiting[waiting.request_id] = waiting
         self._enter(waiting.tenant)
 
@@ -80,6 +81,7 @@ class Ledger:
             devices=tuple(self._devices),
             tenants=dict(self._tenants),
             room=self.reservations.room,
+            resident=self.reservations.resident,
             stack_s={key: stack_costs(key) for key, count in keys.items() if count > 1},
         )
 
@@ -88,6 +90,7 @@ class Ledger:
         self._tick = decision.tick + 1
         for request_id in decision.admitted:
             waiting = self._waiting.pop(request_id)
+            self.reservations.keep(waiting.weights)
             self.reservations.reserve(request_id, waiting.need)
             following = nexts[request_id]
             self._ready[request_id] = Ready(

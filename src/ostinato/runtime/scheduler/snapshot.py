@@ -16,7 +16,11 @@ DEFAULT_TENANT = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A request that was submitted and not yet admitted; need: its whole baseline."""
+    """A request that was submitted and not yet admitted.
+
+    need: its whole baseline. weights: (component, bytes) of what must be resident for it; those
+    that are resident already, or come with another request, take no room twice.
+    """
 
     request_id: RequestId
     tenant: str
@@ -26,6 +30,7 @@ class Waiting:
     deadline_s: float | None
     need: Resources
     remaining_s: float
+    weights: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,7 @@ class TenantShare:
 class Snapshot:
     """All that a decision depends on.
 
-    room: what is not reserved. stack_s: by stack key, predicted seconds of 1, 2, ... stacked
+    room: what is not reserved. resident: components whose weights have their room. stack_s: by stack key, predicted seconds of 1, 2, ... stacked
     calls; as many as may be stacked.
     """
 
@@ -104,6 +109,7 @@ class Snapshot:
     devices: tuple[Device, ...]
     tenants: dict[str, TenantShare]
     room: Resources
+    resident: frozenset[str] = frozenset()
     stack_s: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
 

@@ -16,3 +16,7 @@ from ostinato.runtime.scheduler.snapshot import Placed as Placed
 from ostinato.runtime.scheduler.snapshot import Ready as Ready
 from ostinato.runtime.scheduler.snapshot import Snapshot as Snapshot
 from ostinato.runtime.scheduler.snapshot import Waiting as Waiting
+from ostinato.runtime.scheduler.watch import Level as Level
+from ostinato.runtime.scheduler.watch import Outcome as Outcome
+from ostinato.runtime.scheduler.watch import UnitRecord as UnitRecord
+from ostinato.runtime.scheduler.watch import Witness as Witness

@@ -98,8 +98,8 @@ class TenantShare:
 class Snapshot:
     """All that a decision depends on.
 
-    room: what is not reserved. resident: components whose weights have their room. stack_s: by stack key, predicted seconds of 1, 2, ... stacked
-    calls; as many as may be stacked.
+    room: what is not reserved. resident: components whose weights have their room. stack_s: by
+    stack key, predicted seconds of 1, 2, ... stacked calls; as many as may be stacked.
     """
 
     tick: int

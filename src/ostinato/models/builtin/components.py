@@ -21,6 +21,8 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
 from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.estimate import WanWork, encode_work, linear, shape_of, total
+from ostinato.backend.estimate_conv import ConvWork
 from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
 from ostinato.backend.nets.kv import ContextKV, LayerKV, Segment, TextKV
@@ -36,7 +38,8 @@ from ostinato.models.builtin.layout import (
     transformer_sizes,
 )
 from ostinato.models.builtin.prompt_words import unknown_words_advice
-from ostinato.models.builtin.text import encode_prompts, load_tokenizer
+from ostinato.models.builtin.text import MAX_PROMPT_TOKENS, encode_prompts, load_tokenizer
+from ostinato.work import CacheRef, OpWork
 
 Op = Callable[..., Mapping[str, object]]
 Inputs = Mapping[str, Any]
@@ -65,6 +68,7 @@ class BuiltinTextEncoder(_Ops):
         super().__init__({"encode": self.encode})
         self.tokenizer = tokenizer
         self.text_encoder = self.module = text_encoder
+        self._work = encode_work(text_encoder, MAX_PROMPT_TOKENS)
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
@@ -84,6 +88,11 @@ class BuiltinTextEncoder(_Ops):
     def observe(self, tap: Tap) -> AbstractContextManager[None]:
         """Look into the encoder; see `ostinato.loop.observe`."""
         return module_taps(self.text_encoder, text_encoder_taps(self.text_encoder), tap)
+
+    def estimate(self, op: str, inputs: Inputs) -> OpWork:
+        """Estimate a call: every prompt is padded to one length; see `ostinato.loop.cost`."""
+        self.op(op)  # raises for one that is not there
+        return self._work
 
     def encode(self, text: str) -> Mapping[str, object]:
         """Encode one prompt; the empty prompt is the unconditional branch."""
@@ -107,6 +116,7 @@ class BuiltinTransformer(_Ops):
         # Elements per row of the activations: SiLU of the time embedding, GELU of the layers.
         geometry = self.network.geometry
         self._widths = (geometry.num_heads * geometry.head_dim, int(transformer.config["ffn_dim"]))
+        self._work = WanWork.of(transformer)
 
     @property
     def stacked_ops(self) -> Mapping[str, frozenset[str]]:
@@ -134,6 +144,31 @@ class BuiltinTransformer(_Ops):
     def observe(self, tap: Tap) -> AbstractContextManager[None]:
         """Look into the network; see `ostinato.loop.observe`."""
         return self.network.observe(tap)
+
+    def estimate(self, op: str, inputs: Inputs) -> OpWork:
+        """Estimate a call from its shapes; see `ostinato.loop.cost`.
+
+        A reference to pages counts as their tokens: a page holds one block of this very shape.
+        """
+        self.op(op)
+        if op == "encode_text":
+            shapes = [shape_of(embeds) for embeds in inputs["prompt_embeds"]]
+            return self._work.encode_text(sum(shape[0] * shape[1] for shape in shapes))
+        tokens, context = self._work.tokens(inputs["latents"]), inputs["context"]
+        if isinstance(context, CacheRef):
+            seen = len(context.pages) * tokens
+        else:
+            seen = 0 if context is None else context[0].keys_rotated.shape[1]
+        samples, text, *_ = inputs["text_kv"][0].key.shape
+        _, _, frames, *_ = shape_of(inputs["latents"])
+        return self._work.forward(
+            samples,
+            tokens,
+            context=seen,
+            text=text,
+            time_rows=max(samples * frames, EXACT_ROWS),
+            with_head=op == "predict",
+        )
 
     def _stacked(self, name: str, items: Sequence[Inputs]) -> Sequence[Mapping[str, object]]:
         stack = [_branch_inputs(**{"timestep": _CLEAN, **inputs}) for inputs in items]
@@ -211,6 +246,7 @@ class BuiltinCodec(_Ops):
         super().__init__({"decode": self.decode})
         self.codec = self.module = codec
         self._tap: Tap = _ignore
+        self._convs = ConvWork.of(codec)
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> LatentFacts:
@@ -238,6 +274,14 @@ class BuiltinCodec(_Ops):
                 yield
             finally:
                 self._tap = _ignore
+
+    def estimate(self, op: str, inputs: Inputs) -> OpWork:
+        """Estimate a call from its shapes; see `ostinato.loop.cost`."""
+        self.op(op)
+        _, channels, *sizes = shape_of(inputs["latents"]) or (0, 0, 0)
+        positions = torch.Size(sizes).numel()
+        projected = linear(positions, channels, self.codec.config.patch_values)
+        return total((self._convs.over(positions), OpWork(flops=projected)))
 
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
         """Decode latents [1, C, T, H, W] to frames uint8 [4 T, height, width, 3].

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
 from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.estimate import WanWork, encode_work, shape_of
+from ostinato.backend.estimate_conv import WanVaeWork
 from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.wan_stack import WanSample, can_stack, stacked_forward
 from ostinato.backend.taps import Tap, module_taps, text_encoder_taps, wan_transformer_taps
@@ -32,6 +34,7 @@ from ostinato.loop.sampling import LibrarySampler
 from ostinato.models.wan.configs import denoiser_facts, latent_facts, read_sampler
 from ostinato.models.wan.layout import TOKENIZER
 from ostinato.models.wan.loading import load_module, load_tokenizer
+from ostinato.work import OpWork
 
 Op = Callable[..., Mapping[str, object]]
 Inputs = Mapping[str, Any]
@@ -48,6 +51,7 @@ class WanTextEncoder:
         """Take the live objects; weights aligned."""
         self.module = encoder
         self.tokenizer = tokenizer
+        self._work = encode_work(encoder, MAX_PROMPT_TOKENS)
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> None:
@@ -62,6 +66,11 @@ class WanTextEncoder:
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
         return _op({"encode": self.encode}, name, self)
+
+    def estimate(self, op: str, inputs: Inputs) -> OpWork:
+        """Estimate a call: every prompt is padded to one length; see `ostinato.loop.cost`."""
+        self.op(op)  # raises for one that is not there
+        return self._work
 
     def observe(self, tap: Tap) -> AbstractContextManager[None]:
         """Look into the encoder; see `ostinato.loop.observe`."""
@@ -105,6 +114,7 @@ class WanTransformer:
     def __init__(self, module: WanTransformer3DModel) -> None:
         """Take the live module; weights aligned."""
         self.module = module
+        self._work = WanWork.of(module)
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
@@ -119,6 +129,13 @@ class WanTransformer:
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
         return _op({"predict": self.predict}, name, self)
+
+    def estimate(self, op: str, inputs: Inputs) -> OpWork:
+        """Estimate a call from its shapes; see `ostinato.loop.cost`."""
+        self.op(op)
+        samples, *_ = (*shape_of(inputs["latents"]), 0)
+        _, text, *_ = (*shape_of(inputs["prompt_embeds"]), 0, 0)
+        return self._work.predict(samples, self._work.tokens(inputs["latents"]), text)
 
     @property
     def stacked_ops(self) -> Mapping[str, frozenset[str]]:
@@ -178,6 +195,7 @@ class WanVae:
         self._num_cached_convs = sum(
             isinstance(m, WanCausalConv3d) for m in module.decoder.modules()
         )
+        self._work = WanVaeWork.of(module)
         self._processor = VideoProcessor(vae_scale_factor=module.config["scale_factor_spatial"])
 
     @classmethod
@@ -193,6 +211,11 @@ class WanVae:
     def op(self, name: str) -> Op:
         """Return an operation by name; raises InvalidPlan."""
         return _op({"decode": self.decode}, name, self)
+
+    def estimate(self, op: str, inputs: Inputs) -> OpWork:
+        """Estimate a call from its shapes; see `ostinato.loop.cost`."""
+        self.op(op)
+        return self._work.decode(inputs["latents"])
 
     def observe(self, tap: Tap) -> AbstractContextManager[None]:
         """Look into the decoder, once for each latent frame; see `ostinato.loop.observe`."""

@@ -148,6 +148,9 @@ def test_a_faulty_member_fails_alone() -> None:
     assert shares[2].result is not None
     assert float(shares[2].result.get("a", "out")[0]) == 4.0
     assert str(shares[1].error) == "scale -1.0"
+    assert shares[1].error is not None
+    assert shares[1].error.__context__ is None, "what the others met is not of this plan"
+    assert all(share.stack_error is None for share in shares), "the fault has its owner"
 
 
 def test_a_stack_that_fails_by_itself_is_told() -> None:
@@ -157,9 +160,10 @@ def test_a_stack_that_fails_by_itself_is_told() -> None:
         raise RuntimeError("no room")
 
     doubler.op_stacked = broken  # type: ignore[assignment,method-assign]
-    with pytest.warns(RuntimeWarning, match="no room"):
-        shares = execute_together([double(1.0)] * 2, lambda _: doubler, KVPool(), RULES)
-    assert all(share.error is None for share in shares)
+    shares = execute_together([double(1.0)] * 2, lambda _: doubler, KVPool(), RULES)
+    assert [share.error for share in shares] == [None, None]
+    assert [str(share.stack_error) for share in shares] == ["no room", "no room"]
+    assert all(share.result is not None and not share.stacked for share in shares)
 
 
 def test_a_stack_that_the_rules_forbid_runs_one_by_one_and_says_so() -> None:
@@ -179,8 +183,8 @@ def test_a_stack_of_another_length_is_a_fault(lost: int) -> None:
         return lambda items: [{"out": torch.zeros(2)}] * (len(items) - lost)
 
     doubler.op_stacked = op_stacked  # type: ignore[assignment,method-assign]
-    with pytest.warns(RuntimeWarning, match="argument 2 is"):
-        shares = execute_together([double(1.0), double(2.0)], lambda _: doubler, KVPool(), RULES)
+    shares = execute_together([double(1.0), double(2.0)], lambda _: doubler, KVPool(), RULES)
+    assert all("argument 2 is" in str(share.stack_error) for share in shares)
     assert [float(s.result.get("a", "out")[0]) for s in shares if s.result] == [2.0, 4.0]
 
 

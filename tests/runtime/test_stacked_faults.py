@@ -11,7 +11,8 @@ import torch
 from ostinato.api import Engine
 from ostinato.errors import InternalError, NonFinite
 from ostinato.models.builtin.card import open_builtin
-from ostinato.request import Failed, Finished
+from ostinato.models.builtin.components import BuiltinTransformer
+from ostinato.request import Advice, Failed, Finished
 from ostinato.runtime import Handle, ResidentModel
 from support.faults import WAIT_S, Holdings, assert_nothing_held, ended, equal
 from support.requests import request
@@ -56,8 +57,14 @@ def submit_all(engine: Engine) -> list[Handle]:
     return [engine.submit(request(seed=seed, outputs=outputs)) for seed in SEEDS]
 
 
-@pytest.mark.filterwarnings("ignore:.*stacked calls of:RuntimeWarning")
-@pytest.mark.parametrize("error", [RuntimeError("no room"), MemoryError(), SystemExit(4)])
+class Mute(Exception):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no room"), MemoryError(), SystemExit(4), Mute()])
 def test_a_stack_that_raises_is_run_one_by_one(
     engine: Engine, resident: ResidentModel, error: BaseException
 ) -> None:
@@ -75,7 +82,34 @@ def test_a_stack_that_raises_is_run_one_by_one(
     assert max(sizes) > 1, "nothing was stacked, so this run proved nothing"
     pairs = zip(handles, alone, strict=True)
     assert all(equal(handle.result(), right) for handle, right in pairs)
+    advised = [handle for handle in handles if handle.result().advice]
+    assert len(advised) > 1, "who was in the stack is told, once"
+    for handle in advised:
+        (advice,) = handle.result().advice
+        assert "transformer.predict ran one by one" in advice
+        assert type(error).__name__ in advice
+        assert [e.message for e in handle.events() if isinstance(e, Advice)] == [advice]
     assert_nothing_held(start, [resident], handles)
+
+
+def test_a_component_that_cannot_tell_what_it_stacks_fails_its_requests_alone(
+    engine: Engine, resident: ResidentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Faulty(BuiltinTransformer):
+        @property
+        def stacked_ops(self) -> Mapping[str, frozenset[str]]:
+            raise OSError("no table")
+
+    right = engine.submit(request(outputs=("video", "latents"))).result(WAIT_S)
+    start, transformer = Holdings.now(), resident.component("transformer")
+    with monkeypatch.context() as patched:
+        patched.setattr(transformer, "__class__", Faulty)
+        handles = submit_all(engine)
+        ends = [ended(handle) for handle in handles]
+        assert all(isinstance(end, Failed) and "no table" in str(end.error) for end in ends)
+        assert_nothing_held(start, [resident], handles)
+    again = engine.submit(request(outputs=("video", "latents"))).result(WAIT_S)
+    assert equal(again, right), "the engine lives"
 
 
 def test_nan_in_one_share_of_a_stack_fails_that_request_alone(

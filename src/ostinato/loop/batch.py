@@ -7,9 +7,8 @@ stack that cannot keep that promise on this processor runs its calls one by one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -57,12 +56,14 @@ class BatchKey(NamedTuple):
 class Share:
     """What one plan got out of a stack: its result, or what went wrong for it alone.
 
-    stacked: whether the plan shared a forward, or had to run by itself after all.
+    stacked: whether the plan shared a forward, or had to run by itself after all. stack_error: of
+    a stack that failed although each of its plans runs alone.
     """
 
     result: WorkResult | None = None
     error: BaseException | None = None
     stacked: bool = False
+    stack_error: BaseException | None = None
 
 
 def batch_key(plan: WorkPlan, component: Callable[[str], Component]) -> BatchKey | None:
@@ -82,7 +83,8 @@ def execute_together(
 ) -> tuple[Share, ...]:
     """Run plans of one key as one stack, under no_grad; one share for each, in order.
 
-    A stack that raises is run again plan by plan, so that a fault stays with whose it is.
+    A stack that raises is run again plan by plan, so that a fault stays with whose it is; one that
+    is nobody's is told with every share.
     Raises InvalidPlan for plans that differ in key or have none.
     """
     keys = {batch_key(plan, component) for plan in plans}
@@ -94,23 +96,19 @@ def execute_together(
     calls = [call for plan in plans for call in plan.calls]
     found = component(key.component)
     assert isinstance(found, Stackable), "only stackable calls have a key"
+    failed: BaseException | None = None
     try:
         with torch.no_grad():
             inputs = [resolve_inputs(call, {}, pages) for call in calls]
             stacked = found.op_stacked(key.op, rules)(inputs)
         if stacked is not None:
             return _shares(plans, stacked)
-    except BaseException as error:  # told by whichever plan raises it again
-        shares = tuple(_alone(plan, component, pages) for plan in plans)
-        if all(share.error is None for share in shares):
-            warnings.warn(
-                f"{len(plans)} stacked calls of {key.component}.{key.op} failed though each runs "
-                f"alone: {type(error).__name__}: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return shares
-    return tuple(_alone(plan, component, pages) for plan in plans)
+    except BaseException as error:  # told by whichever plan raises it again, or else by all
+        failed = error
+    alone = tuple(_alone(plan, component, pages) for plan in plans)
+    if failed is None or any(share.error is not None for share in alone):
+        return alone
+    return tuple(replace(share, stack_error=failed) for share in alone)
 
 
 def _shares(plans: Sequence[WorkPlan], stacked: Sequence[Outputs]) -> tuple[Share, ...]:

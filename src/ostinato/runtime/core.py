@@ -14,8 +14,10 @@ from collections.abc import Callable
 import torch
 
 from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
+from ostinato.backend.loading import holds_settings
 from ostinato.errors import EngineClosed, InternalError
 from ostinato.loop.batch import BatchKey, Share, execute_together
+from ostinato.runtime.failure import wrapped
 from ostinato.runtime.policy import ReadyRequest, TurnPolicy
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.threads import cpu_turn
@@ -40,6 +42,7 @@ class DeviceWorker:
         self._wake = threading.Condition()
         self._inbox: list[RunningRequest] = []
         self._closing = False
+        self._in_turn = False  # whether a turn, which needs the process's settings, may run
         self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
@@ -62,12 +65,23 @@ class DeviceWorker:
             self._wake.notify()
 
     def stop(self) -> None:
-        """Cancel what runs, free everything, end the thread; safe to call twice."""
+        """Cancel what runs, free everything, end the thread; safe to call again, and from any.
+
+        Raises InternalError on a thread that holds the process's settings, when a turn waits for
+        them; the worker then ends as soon as they are free.
+        """
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+            stuck = self._in_turn and holds_settings()
+        if threading.current_thread() is self._thread:
+            return
+        if stuck:
+            raise InternalError(
+                "the engine is closed by a thread that holds the process's torch settings, which "
+                "the turn that it has to wait for needs; close it outside of that block"
+            )
+        self._thread.join()
 
     @torch.no_grad()
     def _work(self) -> None:
@@ -76,27 +90,29 @@ class DeviceWorker:
             self._serve(active)
         except BaseException as error:
             with self._wake:
-                self._closing = True
+                self._closing, self._in_turn = True, False
                 waiting, self._inbox = self._inbox, []
             for running in (*active.values(), *waiting):
-                fault = InternalError(
-                    f"the engine's worker stopped: {type(error).__name__}: {error}"
-                )
-                fault.__cause__ = error
-                running.end_failed(fault)
+                running.end_failed(wrapped(error, "the engine's worker stopped"))
 
     def _serve(self, active: Active) -> None:
         for tick in itertools.count():
-            with self._wake:
-                self._wake.wait_for(lambda: self._inbox or active or self._closing)
-                arrived, self._inbox = self._inbox, []
-                closing = self._closing
-            active.update((running.spec.request_id, running) for running in arrived)
+            closing = self._take(active)
             self._sweep(active, closing=closing)
             if closing:
                 return
             if active:
                 self._tick(active, tick)
+
+    def _take(self, active: Active) -> bool:
+        """Wait for something to do and take what has arrived; returns whether to close."""
+        with self._wake:
+            self._in_turn = False
+            self._wake.wait_for(lambda: self._inbox or active or self._closing)
+            active.update((running.spec.request_id, running) for running in self._inbox)
+            self._inbox.clear()
+            self._in_turn = not self._closing
+            return self._closing
 
     def _sweep(self, active: Active, *, closing: bool) -> None:
         """End what was cancelled or has passed its deadline, whether or not it is its turn."""

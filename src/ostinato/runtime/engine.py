@@ -72,8 +72,8 @@ class Engine:
         Adding the same card again returns the resident model; another card under the same id is
         refused.
         """
-        self._require_open()
         with self._models_lock:
+            self._require_open()
             known = self._models.get(source.card.model_id)
             if known is None:
                 known = self._models[source.card.model_id] = ResidentModel(source)
@@ -93,6 +93,7 @@ class Engine:
         self._require_open()
         model = self._models.get(request.model)
         if model is None:
+            self._require_open()  # a close that came in between has forgotten all models
             raise UnknownModel(
                 f"no model {request.model!r} in this engine; added: {sorted(self._models)}"
             )
@@ -137,8 +138,13 @@ class Engine:
         return [handle.result() for handle in handles]
 
     def close(self) -> None:
-        """Cancel what runs, free everything, stop the worker; safe to call twice."""
-        self._finalizer()
+        """Cancel what runs, free everything, stop the worker; safe to call twice.
+
+        Raises InternalError on a thread that holds the process's torch settings while a turn, which
+        it would wait for, needs them.
+        """
+        self._worker.stop()  # by every caller, so that each returns to an engine that has stopped
+        self._finalizer.detach()
         with self._models_lock:
             self._models.clear()
 

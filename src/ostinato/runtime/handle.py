@@ -21,6 +21,7 @@ from ostinato.request import (
     Progress,
     Started,
 )
+from ostinato.runtime.failure import twin
 from ostinato.runtime.output import Output
 from ostinato.tasks import RequestId
 
@@ -67,11 +68,14 @@ class Handle:
     def events(self, timeout_s: float | None = None) -> Iterator[Event]:
         """Yield every event from the first to the final one, waiting for those to come.
 
-        Raises TimeoutError when nothing happens for `timeout_s` seconds.
+        Raises TimeoutError when nothing happens for `timeout_s` seconds, and InternalError where
+        `wait` does.
         """
         position = 0
         while True:
             with self._changed:
+                if len(self._events) == position:
+                    self._require_free_settings()
                 if not self._changed.wait_for(lambda: len(self._events) > position, timeout_s):  # noqa: B023
                     raise TimeoutError(f"request {self.request_id} was silent for {timeout_s} s")
                 event = self._events[position]
@@ -86,12 +90,9 @@ class Handle:
         Raises InternalError on a thread that holds the process's settings: the turn that it would
         wait for needs them.
         """
-        if holds_settings() and not self.done:
-            raise InternalError(
-                f"request {self.request_id} is waited for by a thread that holds the process's "
-                "torch settings, which its next turn needs; wait outside of that block"
-            )
         with self._ended:
+            if self._final() is None:
+                self._require_free_settings()
             if not self._ended.wait_for(lambda: self._final() is not None, timeout_s):
                 raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
 
@@ -105,7 +106,7 @@ class Handle:
         with self._changed:
             final = self._final()
         if isinstance(final, Failed):
-            raise _again(final.error)
+            raise twin(final.error)
         if isinstance(final, Cancelled) or self._output is None:
             raise RequestCancelled(f"request {self.request_id} was cancelled")
         return self._output
@@ -148,6 +149,13 @@ class Handle:
         """Record cancellation."""
         self._tell(lambda r, n: Cancelled(request_id=r, sequence=n))
 
+    def _require_free_settings(self) -> None:
+        if holds_settings():
+            raise InternalError(
+                f"request {self.request_id} is waited for by a thread that holds the process's "
+                "torch settings, which its next turn needs; wait outside of that block"
+            )
+
     def _final(self) -> Event | None:
         last = self._events[-1] if self._events else None
         return last if isinstance(last, _FINAL) else None
@@ -160,18 +168,6 @@ class Handle:
                 self._wake = _asleep  # the engine is no longer needed by this handle
                 self._ended.notify_all()
             self._changed.notify_all()
-
-
-def _again(error: OstinatoError) -> OstinatoError:
-    """Return an equal error to raise.
-
-    Raising an exception hangs the caller's frames on it. On the handle's own they would stay as
-    long as the handle, more of them with every call and from every thread that asks.
-    """
-    twin = BaseException.__new__(type(error), *error.args)
-    twin.__dict__.update(error.__dict__)
-    twin.__cause__ = error.__cause__
-    return twin
 
 
 def _asleep() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
 from ostinato.loop.batch import BatchKey, Share, batch_key
@@ -13,19 +12,18 @@ from ostinato.loop.contract import Done, LoopContext, Ring
 from ostinato.loop.execute import commit, execute
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.observe import Observer, Unit
-from ostinato.program import LoopNode, Node, Program, ProgramRun, ProgramState
+from ostinato.program import Program, ProgramRun, ProgramState
 from ostinato.request import CancelScope, GenerationSpec
-from ostinato.runtime.failure import typed
+from ostinato.runtime.delivery import Delivery
+from ostinato.runtime.failure import add_note_of, typed, unstacked, wrapped
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
 from ostinato.runtime.policy import ReadyRequest
 from ostinato.runtime.resident import ResidentModel
-from ostinato.runtime.result import Spent, frames_of, make_output, read_only
+from ostinato.runtime.result import Spent, make_output
+from ostinato.runtime.selection import Selection
 from ostinato.runtime.watch import located, require_finite
-from ostinato.tasks import OutputName
 from ostinato.work import WorkPlan, WorkResult
-
-T = TypeVar("T")
 
 
 class RunningRequest:
@@ -48,27 +46,24 @@ class RunningRequest:
         self.spec = spec
         self.scope = scope
         self.handle = handle
-        self._model = model
-        self._program = program
+        self.model = model
         self._deadline = deadline
         self._priority = priority
         self._arrival = arrival
         self._observer = observer
         self._last_turn = -1
-        nodes = program.select(spec.outputs, lambda node: model.loop(node.loop).reads(spec))
-        self._run = ProgramRun(spec, nodes, model.loop, self._context)
+        self._selection = Selection(model, program, spec)
+        self._run = ProgramRun(spec, self._selection.nodes, model.loop, self._context)
         self._state: ProgramState | None = None
         self._plan: WorkPlan | Done | None = None  # of the state; None before the first turn
-        self._total = sum(self._num_plans(nodes, node) for node in nodes)
-        self._num_done = 0
+        self._fault: BaseException | None = None  # met between turns
         self._spent = Spent()
-        self._advice: list[str] = []
-        self._frames_told = 0
+        self._delivery = Delivery(handle, spec, self._selection)
 
     @property
     def cpu_threads(self) -> int | None:
         """Threads that the model's card wants for its kernels."""
-        return self._model.card.cpu_threads
+        return self.model.card.cpu_threads
 
     def ready(self) -> ReadyRequest:
         """Describe the request's claim to the next turn."""
@@ -80,31 +75,34 @@ class RunningRequest:
         )
 
     @property
-    def model(self) -> ResidentModel:
-        """The resident model that serves this request."""
-        return self._model
-
-    @property
     def plan(self) -> WorkPlan:
         """What the next turn runs; known once the first turn is over."""
         assert isinstance(self._plan, WorkPlan), "a request that has begun and has not ended"
         return self._plan
 
     def batch_key(self) -> BatchKey | None:
-        """Return what the next plan can be stacked by; None before the first turn."""
+        """Return what the next plan can be stacked by; None before the first turn.
+
+        A component that raises when it is asked has a fault of this request's: its next turn,
+        which it takes alone, raises that.
+        """
         if not isinstance(self._plan, WorkPlan):
             return None
-        if not {call.component for call in self._plan.calls} <= set(self._model.loaded):
+        if not {call.component for call in self._plan.calls} <= set(self.model.loaded):
             return None
-        return batch_key(self._plan, self._model.component)
+        try:
+            return batch_key(self._plan, self.model.component)
+        except BaseException as error:
+            self._fault = error
+            return None
 
     def deadline_error(self, now: float) -> DeadlineExceeded | None:
         """Return the failure of a request that has passed its deadline, None before it."""
         if self._deadline is None or now <= self._deadline:
             return None
         return DeadlineExceeded(
-            f"request {self.spec.request_id} passed its deadline after {self._num_done} of "
-            f"{self._total} steps"
+            f"request {self.spec.request_id} passed its deadline after "
+            f"{self._delivery.num_done} of {self._delivery.total} steps"
         )
 
     def turn(self, tick: int, num_threads: int) -> Callable[[], None] | None:
@@ -129,6 +127,8 @@ class RunningRequest:
                 with located(self._where(self._run.node_name(self._state))):
                     raise share.error
             assert share.result is not None, "a share has a result or an error"
+            if share.stack_error is not None:
+                self._delivery.advise(unstacked(self.plan, share.stack_error))
             self._spent.stacked_steps += share.stacked
             self._fold(self._state, self.plan, share.result, device_s)
 
@@ -139,36 +139,50 @@ class RunningRequest:
     ) -> Callable[[], None] | None:
         self._last_turn, self._spent.cpu_threads = tick, num_threads
         try:
+            if self._fault is not None:
+                raise self._fault
             step()
             if not isinstance(self._plan, Done):
                 return None
             output = self._output()
         except BaseException as error:
             return partial(self.end_failed, self._failure(error))
-        return partial(self._end, self.handle.tell_finished, output)
+        return partial(self._end, partial(self.handle.tell_finished, output))
 
     def end_cancelled(self) -> None:
         """Free everything and tell the caller that the request was cancelled."""
-        self._end(lambda _: self.handle.tell_cancelled(), None)
+        self._end(self.handle.tell_cancelled)
 
     def end_failed(self, error: OstinatoError) -> None:
-        """Free everything and tell the caller what went wrong."""
-        self._end(self.handle.tell_failed, error)
+        """Free everything and tell the caller what went wrong, first of all `error`."""
+        unfreed = self._free()
+        if unfreed is not None:
+            add_note_of(error, unfreed)
+        self.handle.tell_failed(error)
 
     def _failure(self, error: BaseException) -> OstinatoError:
-        return typed(error, f"request {self.spec.request_id} failed at step {self._num_done}")
+        done = self._delivery.num_done
+        return typed(error, f"request {self.spec.request_id} failed at step {done}")
 
-    def _end(self, tell: Callable[[T], None], value: T) -> None:
-        """Free what the request held, then tell: who hears of the end finds nothing held."""
-        self._state = self._plan = None
+    def _end(self, tell: Callable[[], None]) -> None:
+        """Free everything, then tell, unless freeing failed: the caller hears of that instead."""
+        unfreed = self._free()
+        if unfreed is None:
+            tell()
+        else:
+            self.handle.tell_failed(unfreed)
+
+    def _free(self) -> InternalError | None:
+        """Free what the request held; returns what went wrong there, once all was tried.
+
+        It comes before the caller is told: who hears of the end finds nothing held.
+        """
+        self._state = self._plan = self._fault = None
         try:
             self.scope.close()
-        except BaseException as group:
-            error = InternalError(f"request {self.spec.request_id}: {group}")
-            error.__cause__ = group
-            self.handle.tell_failed(error)
-            return
-        tell(value)
+        except BaseException as error:
+            return wrapped(error, f"request {self.spec.request_id}")
+        return None
 
     def _step(self) -> None:
         if self._state is None:
@@ -176,14 +190,16 @@ class RunningRequest:
             self._state = self._run.enter(self._run.init())
             self._plan = self._run.next(self._state)
         state, plan = self._state, self.plan
-        self._spent.load_s += self._model.load_s(tuple(call.component for call in plan.calls))
+        self._spent.load_s += self.model.load_s(tuple(call.component for call in plan.calls))
         watch = None
         if self._observer is not None:
-            unit = Unit(self.spec.request_id, self._run.node_name(state), self._num_done + 1)
+            unit = Unit(
+                self.spec.request_id, self._run.node_name(state), self._delivery.num_done + 1
+            )
             watch = self._observer.watch(unit)
         started = time.perf_counter()
         with located(self._where(self._run.node_name(state))):
-            result = execute(plan, self._model.component, self._model.pages, watch=watch)
+            result = execute(plan, self.model.component, self.model.pages, watch=watch)
         self._fold(state, plan, result, time.perf_counter() - started)
 
     def _fold(
@@ -194,65 +210,38 @@ class RunningRequest:
         started = time.perf_counter()
         where = self._where(node)
         require_finite(result, where)
-        commit(plan, result, self._model.pages)
+        commit(plan, result, self.model.pages)
         with located(where):
             state = self._run.advance(state, result)
         spent = executed_s + time.perf_counter() - started
         self._spent.add(node, plan, spent)
-        self._num_done += 1
-        self._tell(state, node)
+        self._delivery.step_done(state, node, self._spent.device_s)
         self._state = self._run.enter(state)
         self._plan = self._run.next(self._state)
 
     def _where(self, node: str) -> str:
-        return f"request {self.spec.request_id}: step {self._num_done + 1} of node {node!r}"
-
-    def _tell(self, state: ProgramState, node: str) -> None:
-        for note in state.notes:
-            if note not in self._advice:
-                self._advice.append(note)
-                self.handle.tell_advice(note)
-        slot = self._program.outputs.get(OutputName.VIDEO)
-        for piece in state.fresh:
-            if piece.slot != slot:
-                continue
-            frames = frames_of(piece.value)[: self.spec.num_frames - self._frames_told]
-            self._frames_told += len(frames)
-            self.handle.tell_chunk(OutputName.VIDEO.value, piece.index, read_only(frames))
-        self.handle.tell_progress(node, self._num_done, self._total, self._spent.device_s)
-
-    def _num_plans(self, nodes: tuple[Node, ...], node: Node) -> int:
-        """Count the plans of a node: a streaming one runs for each piece of what it reads."""
-        if isinstance(node, LoopNode):
-            facts = self._model.loop_facts(node.loop)
-            return self._model.loop(node.loop).num_steps(self.spec, facts)
-        pieces = [
-            self._model.loop(other.loop).num_pieces(self.spec, self._model.loop_facts(other.loop))
-            for other in nodes
-            if isinstance(other, LoopNode) and node.streams and other.writes & node.reads
-        ]
-        return max([1, *pieces])
+        return (
+            f"request {self.spec.request_id}: step {self._delivery.num_done + 1} of node {node!r}"
+        )
 
     def _context(self, loop: str) -> LoopContext:
         return LoopContext(
-            facts=self._model.loop_facts(loop),
+            facts=self.model.loop_facts(loop),
             noise=NoiseStream(seed=self.spec.seed),
             open_ring=self._open_ring,
         )
 
     def _open_ring(self, num_pages: int) -> Ring:
-        ring = self._model.pages.open_ring(num_pages)
-        self.scope.hold(lambda: self._model.pages.close_ring(ring))
+        ring = self.model.pages.open_ring(num_pages)
+        self.scope.hold(lambda: self.model.pages.close_ring(ring))
         return ring
 
     def _output(self) -> Output:
         assert self._state is not None
         return make_output(
-            card=self._model.card,
+            card=self.model.card,
             spec=self.spec,
-            values={
-                name: self._state.slots[self._program.outputs[name]] for name in self.spec.outputs
-            },
-            advice=tuple(self._advice),
+            values=self._selection.outputs(self._state),
+            advice=self._delivery.advice,
             spent=self._spent,
         )

@@ -20,8 +20,9 @@ from ostinato.media import Video
 from ostinato.memory import KVPool
 from ostinato.program import Node, ProgramRun
 from ostinato.request import Event, GenerationSpec, Progress, Request
-from ostinato.runtime import Engine, Output, ResidentModel, TurnPolicy
+from ostinato.runtime import Engine, Output, ResidentModel
 from ostinato.runtime.resolve import resolve
+from ostinato.runtime.scheduler import Policy
 from ostinato.tasks import RequestId
 from ostinato.work import WorkPlan
 
@@ -104,7 +105,7 @@ def record(source: ModelSource, request: Request) -> Record:
 
 @contextlib.contextmanager
 def serving(
-    source: ModelSource, requests: tuple[Request, ...], turns: TurnPolicy | None = None
+    source: ModelSource, requests: tuple[Request, ...], turns: Policy | None = None
 ) -> Iterator[Served]:
     """Serve a model on an engine of its own."""
     with Engine(turns) as engine:

@@ -29,7 +29,8 @@ from ostinato.errors import DeadlineExceeded, EngineClosed, InternalError, NonFi
 from ostinato.loop.contract import Component
 from ostinato.models.registry import open_model
 from ostinato.request import Cancelled, Failed, Finished, Request
-from ostinato.runtime import Handle, Output, ReadyRequest, RoundRobin
+from ostinato.runtime import Handle, Output
+from ostinato.runtime.scheduler import Ready
 from ostinato.tasks import RequestId
 from support.faults import (
     WAIT_S,
@@ -44,20 +45,21 @@ from support.faults import (
     poisoned,
     raising,
 )
+from support.turns import ByChoice, FirstCome
 
 FIRST_VICTIM = 10_000
 
 
-class Gate:
+class Gate(ByChoice):
     """Round robin that waits for leave before each turn."""
 
     def __init__(self) -> None:
-        self._policy = RoundRobin()
+        self._policy = FirstCome()
         self._changed = threading.Condition()
         self._permits = 0
         self._open = False
 
-    def choose(self, ready: tuple[ReadyRequest, ...]) -> RequestId:
+    def choose(self, ready: tuple[Ready, ...]) -> RequestId:
         """Choose as round robin does, once there is leave."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._open or self._permits > 0, WAIT_S)

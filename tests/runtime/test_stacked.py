@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,21 +15,11 @@ from ostinato.errors import BadInput
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
 from ostinato.request import Request
-from ostinato.runtime import Output, ReadyRequest
-from ostinato.tasks import RequestId
+from ostinato.runtime import Output
+from support.turns import RandomTurns
 
 STEPS, SCALES = (2, 4, 3), (2.0, 1.0, 4.0)
 PROMPTS = ("a red circle bouncing on navy", "blue ring", "a green square moving left on white")
-
-
-class RandomTurns:
-    """Any of the ready requests, by a seeded draw."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def choose(self, ready: tuple[ReadyRequest, ...]) -> RequestId:
-        return self._random.choice(ready).request_id
 
 
 def requests(model: str, count: int, **size: int) -> list[Request]:
@@ -118,7 +107,7 @@ def test_rules_that_forbid_stacks_are_followed_and_told(
             conv3d=False,
         )
 
-    monkeypatch.setattr("ostinato.runtime.core.probe_batch_rules", forbid)
+    monkeypatch.setattr("ostinato.runtime.turns.probe_batch_rules", forbid)
     with Engine(max_batch=4) as engine:
         engine.add(source)
         outputs = engine.run(asked)

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from ostinato.card import ComponentSpec, LoopSpec, PrecisionSpec
+from ostinato.loop.facts import Footprint
 from ostinato.loop.noise import NoiseStream
 from ostinato.request import GenerationSpec
 from ostinato.work import CacheRef, PageRef, WorkPlan, WorkResult
@@ -129,6 +130,10 @@ class Loop(Protocol[S]):
 
     def num_pieces(self, spec: GenerationSpec, facts: Mapping[str, object]) -> int:
         """Return how many emissions the request will make; 0 when nothing is ready early."""
+        ...
+
+    def footprint(self, spec: GenerationSpec, facts: Mapping[str, object]) -> Footprint:
+        """Return what the request will hold at once; known before anything is loaded."""
         ...
 
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> S: ...

@@ -24,7 +24,7 @@ from ostinato.loop.contract import (
     LoopResult,
     Slots,
 )
-from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
+from ostinato.loop.facts import DenoiserFacts, Footprint, LatentFacts, fact
 from ostinato.loop.options import bound, member, options
 from ostinato.loop.policies.guidance import (
     Branch,
@@ -108,6 +108,14 @@ class Denoise:
         """Nothing is ready before the last step."""
         del spec, facts
         return 0
+
+    def footprint(self, spec: GenerationSpec, facts: Mapping[str, object]) -> Footprint:
+        """Return no pages, and the clip's tokens in each branch that shares a call."""
+        _, _, *latent_size = _latents_shape(spec, facts)
+        tokens = fact(facts, "denoiser", DenoiserFacts).num_tokens(*latent_size)
+        shared = self._form is GuidanceForm.BATCHED
+        samples = len(branches(self._form, spec.guidance_scale)) if shared else 1
+        return Footprint(num_pages=0, page_tokens=0, call_tokens=samples * tokens)
 
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> DenoiseState:
         """Draw the noise, fix the schedule."""

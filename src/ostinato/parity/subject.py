@@ -25,7 +25,7 @@ from ostinato.parity.aligner import CallRecord, ParityAligner
 from ostinato.parity.perturb import Perturbation
 from ostinato.request import Request
 from ostinato.runtime import Engine, Output, ResidentModel
-from ostinato.runtime.policy import TurnPolicy
+from ostinato.runtime.scheduler import Policy
 from ostinato.runtime.threads import cpu_turn
 from ostinato.tasks import OutputName
 
@@ -83,7 +83,7 @@ class Subject:
     @contextmanager
     def serving(
         self,
-        policy: TurnPolicy | None = None,
+        policy: Policy | None = None,
         *,
         max_batch: int = 1,
         observer: ParityAligner | None = None,

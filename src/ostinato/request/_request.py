@@ -56,6 +56,7 @@ class Request:
     flow_shift: k in sigma' = k sigma / (1 + (k - 1) sigma).
     priority: higher runs first; equals take turns step by step.
     deadline_s: seconds from submission; past it the request is stopped at a step boundary.
+    tenant: for whom it is; tenants share the device by their weights.
     """
 
     model: ModelId | str
@@ -75,6 +76,7 @@ class Request:
     outputs: tuple[OutputName | str, ...] = (OutputName.VIDEO,)
     priority: int = 0
     deadline_s: float | None = None
+    tenant: str = "default"
 
     def __post_init__(self) -> None:
         """Refuse what would be read letter by letter, or could change after submission."""

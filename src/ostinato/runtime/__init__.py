@@ -5,7 +5,4 @@ from ostinato.runtime.engine import Engine as Engine
 from ostinato.runtime.handle import Handle as Handle
 from ostinato.runtime.output import Output as Output
 from ostinato.runtime.output import Provenance as Provenance
-from ostinato.runtime.policy import ReadyRequest as ReadyRequest
-from ostinato.runtime.policy import RoundRobin as RoundRobin
-from ostinato.runtime.policy import TurnPolicy as TurnPolicy
 from ostinato.runtime.resident import ResidentModel as ResidentModel

@@ -15,7 +15,8 @@ class Delivery:
 
     def __init__(self, handle: Handle, spec: GenerationSpec, selection: Selection) -> None:
         """Count the steps that there will be."""
-        self.total, self.num_done = selection.num_plans, 0
+        self.plans_left = selection.plans_by_node
+        self.total, self.num_done = sum(self.plans_left.values()), 0
         self._handle, self._spec, self._video_slot = handle, spec, selection.video_slot
         self._advice: list[str] = []
         self._frames_told = 0
@@ -37,6 +38,7 @@ class Delivery:
         node: whose step it was. device_s: device-seconds of the request so far.
         """
         self.num_done += 1
+        self.plans_left[node] -= 1
         for note in state.notes:
             self.advise(note)
         for piece in state.fresh:

@@ -1,18 +1,19 @@
 """The engine: any number of requests of any number of models, step by step, through one path.
 
 Requests may be submitted from any thread. One device worker thread runs every kernel; each tick
-it asks the policy whose step is next, runs that one plan, and looks at cancellation. A request
+the scheduler decides whose units run, they run, and cancellation is looked at. A request
 that fails, fails alone; its scope frees what it held on finish, cancel, error and close alike.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from ostinato.card import ModelSource
@@ -21,14 +22,19 @@ from ostinato.errors import BadInput, EngineClosed, InvalidRequest, UnknownModel
 from ostinato.loop.observe import Observer
 from ostinato.program import LoopNode, Program
 from ostinato.request import CancelScope, GenerationSpec, Request
+from ostinato.runtime.claim import Claim
 from ostinato.runtime.core import DeviceWorker
+from ostinato.runtime.desk import Desk
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
-from ostinato.runtime.policy import RoundRobin, TurnPolicy
+from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.scheduler import FairShare, Ledger, Policy, Witness
+from ostinato.runtime.turns import Turns
 from ostinato.tasks import RequestId
+from ostinato.work import UNLIMITED, CostModel, Resources
 
 
 class Engine:
@@ -40,30 +46,50 @@ class Engine:
 
     def __init__(
         self,
-        policy: TurnPolicy | None = None,
+        policy: Policy | None = None,
         *,
         max_batch: int = 1,
         observer: Observer | None = None,
+        capacity: Resources = UNLIMITED,
+        tenant_weights: Mapping[str, float] | None = None,
+        witness: Witness | None = None,
+        costs: CostModel | None = None,
     ) -> None:
         """Start the device worker.
 
-        policy: decides turns (round robin by default). max_batch: up to so many requests whose
-        next calls agree in shape share one forward, each with the bytes that it would get alone.
-        observer: is shown every unit, each of which then runs by itself.
-        Raises BadInput for a max_batch below 1.
+        policy: whose unit is next (fair share by default). max_batch: up to so many equal calls
+        of requests share one forward, where the cost model says that it pays; each request gets
+        the bytes that it would get alone. observer: is shown every unit, each of which then runs
+        by itself. capacity: what requests may reserve together. tenant_weights: parts of the
+        device by tenant, 1.0 for one that is not named. witness: is told what was decided and run.
+        costs: what is known of this device; it goes on learning.
+        Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
+        that is not above 0.
         """
         if max_batch < 1:
             raise BadInput(f"max_batch is {max_batch!r}; expected a whole number of at least 1")
+        if observer is not None and max_batch > 1:
+            raise BadInput(
+                f"max_batch is {max_batch!r} and an observer is given, which sees units one by "
+                "one; leave one of them out"
+            )
+        weights = dict(tenant_weights or {})
+        wrong = {name: weight for name, weight in weights.items() if not 0 < weight < math.inf}
+        if wrong:
+            raise BadInput(f"tenant_weights has {wrong}; expected finite numbers above 0")
         self._observer = observer
         self._models: dict[str, ResidentModel] = {}
         self._models_lock = threading.Lock()
         self._ids = itertools.count(1)
         self._pid = os.getpid()
-        self._worker = DeviceWorker(
-            policy or RoundRobin(),
-            Environment.read().num_threads,
-            max_batch if observer is None else 1,
+        self._desk = Desk(
+            policy=policy or FairShare(),
+            ledger=Ledger(capacity=capacity, weights=weights),
+            pricing=Pricing(costs or CostModel(), max_batch),
+            turns=Turns(Environment.read().num_threads),
+            witness=witness,
         )
+        self._worker = DeviceWorker(self._desk)
         self._finalizer = weakref.finalize(self, self._worker.stop)
 
     def add(self, source: ModelSource) -> ResidentModel:
@@ -87,8 +113,8 @@ class Engine:
     def submit(self, request: Request) -> Handle:
         """Validate a request and queue it.
 
-        Raises UnknownModel, UnsupportedTask, RecipeMismatch, InvalidRequest or EngineClosed; then
-        nothing was loaded and nothing is held.
+        Raises UnknownModel, UnsupportedTask, RecipeMismatch, InvalidRequest, AdmissionInfeasible or
+        EngineClosed; then nothing was loaded and nothing is held.
         """
         self._require_open()
         model = self._models.get(request.model)
@@ -102,17 +128,23 @@ class Engine:
         program = model.program(spec.task)
         _check(model, program, spec)
         scope = CancelScope()
+        now = time.monotonic()
         running = RunningRequest(
             model=model,
             program=program,
             spec=spec,
             scope=scope,
             handle=Handle(spec, scope, self._notify),
-            deadline=None if request.deadline_s is None else time.monotonic() + request.deadline_s,
-            priority=request.priority,
-            arrival=arrival,
+            claim=Claim(
+                tenant=request.tenant,
+                priority=request.priority,
+                arrival=arrival,
+                arrived_s=now,
+                deadline_s=None if request.deadline_s is None else now + request.deadline_s,
+            ),
             observer=self._observer,
         )
+        self._desk.require_feasible(running)
         try:
             self._worker.put(running)
         except BaseException:  # an interrupt: it may be queued, and nobody has its handle

@@ -17,7 +17,8 @@ from ostinato.tasks import OutputName
 class Provenance:
     """How an output came to be; enough to make it again.
 
-    spec: the request with every default filled in. cpu_threads: threads of its kernels; some of
+    spec: the request with every default filled in. tenant: who pays for it. queued_s: seconds from
+    its submission to its first step. cpu_threads: threads of its kernels; some of
     them round differently at another count. calls: executed calls by `component.op`.
     stacked_steps: steps that shared a forward with other requests.
     device_s: device-seconds spent on its steps, and by node. load_s: seconds spent loading
@@ -30,6 +31,8 @@ class Provenance:
     spec: GenerationSpec
     precision: str
     determinism: str
+    tenant: str
+    queued_s: float
     cpu_threads: int
     calls: Mapping[str, int]
     stacked_steps: int

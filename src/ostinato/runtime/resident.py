@@ -40,6 +40,15 @@ class ResidentModel:
             self._components[name] = adapter.load(self.folder, spec, self.card.precision)
         return self._components[name]
 
+    def weight_bytes(self, name: str) -> int:
+        """Return the bytes of a component's weight files; 0 for one that has none of its own."""
+        folder = self.folder / self.card.component(name).subfolder
+        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+    def unload(self, name: str) -> None:
+        """Forget a component's weights; the next plan that names it loads them again."""
+        self._components.pop(name, None)
+
     def load_s(self, names: tuple[str, ...]) -> float:
         """Make sure that components are in memory; returns the seconds that loading took."""
         missing = [name for name in names if name not in self._components]

@@ -35,6 +35,7 @@ _MAX_GUIDANCE_SCALE = 1000.0
 _MIN_FLOW_SHIFT, _MAX_FLOW_SHIFT = 1e-3, 1e3
 # Far beyond what any text encoder reads, and short enough to clean and tokenize at once.
 _MAX_PROMPT_CHARS = 10_000
+_MAX_TENANT_CHARS = 200
 
 
 def resolve(card: ModelCard, request: Request, request_id: RequestId) -> GenerationSpec:
@@ -122,6 +123,9 @@ def _field_errors(card: ModelCard, request: Request) -> Iterator[str]:
         yield f"deadline_s is {shown(deadline)}; expected finite seconds above 0"
     if not _is_int(request.priority):
         yield f"priority is {shown(request.priority)}; expected a whole number"
+    tenant = request.tenant
+    if not _is_text(tenant) or not 0 < len(tenant) <= _MAX_TENANT_CHARS:
+        yield f"tenant is {shown(tenant)}; expected a name of 1 to {_MAX_TENANT_CHARS} characters"
 
 
 def _prompt_errors(card: ModelCard, request: Request) -> Iterator[str]:

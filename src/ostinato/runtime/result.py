@@ -31,6 +31,8 @@ _LIBRARIES = ("torch", "diffusers", "transformers", "ostinato")
 class Spent:
     """What a request has cost so far; the fields are those of Provenance."""
 
+    tenant: str
+    queued_s: float = 0.0
     cpu_threads: int = 0
     calls: Counter[str] = field(default_factory=Counter[str])
     stacked_steps: int = 0
@@ -85,6 +87,8 @@ def _provenance(card: ModelCard, spec: GenerationSpec, spent: Spent) -> Provenan
         spec=spec,
         precision=card.precision.weights,
         determinism=card.parity.output_determinism.value,
+        tenant=spent.tenant,
+        queued_s=spent.queued_s,
         cpu_threads=spent.cpu_threads,
         calls=dict(spent.calls),
         stacked_steps=spent.stacked_steps,

@@ -9,16 +9,18 @@ from functools import partial
 from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
 from ostinato.loop.batch import BatchKey, Share, batch_key
 from ostinato.loop.contract import Done, LoopContext, Ring
+from ostinato.loop.cost import CallClock
 from ostinato.loop.execute import commit, execute
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.observe import Observer, Unit
 from ostinato.program import Program, ProgramRun, ProgramState
 from ostinato.request import CancelScope, GenerationSpec
+from ostinato.runtime.claim import Claim
 from ostinato.runtime.delivery import Delivery
 from ostinato.runtime.failure import add_note_of, typed, unstacked, wrapped
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
-from ostinato.runtime.policy import ReadyRequest
+from ostinato.runtime.pricing import NextPlan
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.result import Spent, make_output
 from ostinato.runtime.selection import Selection
@@ -37,42 +39,51 @@ class RunningRequest:
         spec: GenerationSpec,
         scope: CancelScope,
         handle: Handle,
-        deadline: float | None,
-        priority: int,
-        arrival: int,
+        claim: Claim,
         observer: Observer | None = None,
     ) -> None:
-        """Select the least nodes; deadline is a `time.monotonic` instant."""
+        """Select the least nodes."""
         self.spec = spec
         self.scope = scope
         self.handle = handle
         self.model = model
-        self._deadline = deadline
-        self._priority = priority
-        self._arrival = arrival
+        self.claim = claim
         self._observer = observer
-        self._last_turn = -1
         self._selection = Selection(model, program, spec)
         self._run = ProgramRun(spec, self._selection.nodes, model.loop, self._context)
         self._state: ProgramState | None = None
         self._plan: WorkPlan | Done | None = None  # of the state; None before the first turn
         self._fault: BaseException | None = None  # met between turns
-        self._spent = Spent()
+        self._spent = Spent(tenant=claim.tenant)
         self._delivery = Delivery(handle, spec, self._selection)
+        self.calls_s: tuple[float, ...] = ()  # of the latest unit that ran alone, call by call
+        self.advance_s = 0.0  # of the latest unit
+        self.failed = False  # whether the latest unit did
 
     @property
     def cpu_threads(self) -> int | None:
         """Threads that the model's card wants for its kernels."""
         return self.model.card.cpu_threads
 
-    def ready(self) -> ReadyRequest:
-        """Describe the request's claim to the next turn."""
-        return ReadyRequest(
-            request_id=self.spec.request_id,
-            priority=self._priority,
-            arrival=self._arrival,
-            last_turn=self._last_turn,
-        )
+    @property
+    def selection(self) -> Selection:
+        """What the request needs of its program."""
+        return self._selection
+
+    @property
+    def node(self) -> str:
+        """Name of the node whose unit is next; empty before the request has begun."""
+        return "" if self._state is None else self._run.node_name(self._state)
+
+    @property
+    def faulty(self) -> bool:
+        """Whether the next turn will raise what was met between turns."""
+        return self._fault is not None
+
+    @property
+    def spent(self) -> Spent:
+        """What the request has cost so far."""
+        return self._spent
 
     @property
     def plan(self) -> WorkPlan:
@@ -96,26 +107,49 @@ class RunningRequest:
             self._fault = error
             return None
 
-    def deadline_error(self, now: float) -> DeadlineExceeded | None:
-        """Return the failure of a request that has passed its deadline, None before it."""
-        if self._deadline is None or now <= self._deadline:
-            return None
-        return DeadlineExceeded(
-            f"request {self.spec.request_id} passed its deadline after "
-            f"{self._delivery.num_done} of {self._delivery.total} steps"
+    def upcoming(self) -> NextPlan:
+        """Describe the next unit for pricing."""
+        plan = self._plan if isinstance(self._plan, WorkPlan) else None
+        loaded = set(self.model.loaded)
+        return NextPlan(
+            model=self.model,
+            spec=self.spec,
+            node=self.node,
+            plan=plan,
+            resident=plan is not None and {call.component for call in plan.calls} <= loaded,
+            batch_key=self.batch_key() if self._observer is None else None,
+            plans_left=dict(self._delivery.plans_left),
         )
 
-    def turn(self, tick: int, num_threads: int) -> Callable[[], None] | None:
+    def begin(self) -> None:
+        """Make the first state; a fault in it is met by the first turn."""
+        try:
+            self._state = self._run.enter(self._run.init())
+            self._plan = self._run.next(self._state)
+        except BaseException as error:
+            self._fault = error
+
+    def late_error(self, now: float) -> DeadlineExceeded | None:
+        """Return the failure of a request that has passed its deadline, None before it."""
+        return self.claim.late(self.spec.request_id, now, self._progress)
+
+    def hopeless_error(self, remaining_s: float) -> DeadlineExceeded:
+        """Return the failure of a request that would pass its deadline even alone."""
+        return self.claim.hopeless(self.spec.request_id, remaining_s, self._progress)
+
+    @property
+    def _progress(self) -> str:
+        return f"after {self._delivery.num_done} of {self._delivery.total} steps"
+
+    def turn(self, num_threads: int) -> Callable[[], None] | None:
         """Run one plan; returns None, or how to end the request when this was its last.
 
         The worker ends it once the turn is over: who hears of the end finds the process as it
         was. Whatever a step raises, SystemExit included, is this request's failure alone.
         """
-        return self._take_turn(tick, num_threads, self._step)
+        return self._take_turn(num_threads, self._step)
 
-    def share(
-        self, tick: int, num_threads: int, share: Share, device_s: float
-    ) -> Callable[[], None] | None:
+    def share(self, num_threads: int, share: Share, device_s: float) -> Callable[[], None] | None:
         """Take what a stack made of this request's plan, as `turn` does what it makes alone.
 
         device_s: this request's part of what the stack cost.
@@ -132,13 +166,14 @@ class RunningRequest:
             self._spent.stacked_steps += share.stacked
             self._fold(self._state, self.plan, share.result, device_s)
 
-        return self._take_turn(tick, num_threads, step)
+        return self._take_turn(num_threads, step)
 
-    def _take_turn(
-        self, tick: int, num_threads: int, step: Callable[[], None]
-    ) -> Callable[[], None] | None:
-        self._last_turn, self._spent.cpu_threads = tick, num_threads
+    def _take_turn(self, num_threads: int, step: Callable[[], None]) -> Callable[[], None] | None:
+        self._spent.cpu_threads = num_threads
         try:
+            if self._delivery.num_done == 0:
+                self._spent.queued_s = time.monotonic() - self.claim.arrived_s
+                self.handle.tell_started()
             if self._fault is not None:
                 raise self._fault
             step()
@@ -146,6 +181,7 @@ class RunningRequest:
                 return None
             output = self._output()
         except BaseException as error:
+            self.failed = True
             return partial(self.end_failed, self._failure(error))
         return partial(self._end, partial(self.handle.tell_finished, output))
 
@@ -185,22 +221,20 @@ class RunningRequest:
         return None
 
     def _step(self) -> None:
-        if self._state is None:
-            self.handle.tell_started()
-            self._state = self._run.enter(self._run.init())
-            self._plan = self._run.next(self._state)
+        assert self._state is not None, "a request begins when it is admitted"
         state, plan = self._state, self.plan
         self._spent.load_s += self.model.load_s(tuple(call.component for call in plan.calls))
+        node = self._run.node_name(state)
         watch = None
         if self._observer is not None:
-            unit = Unit(
-                self.spec.request_id, self._run.node_name(state), self._delivery.num_done + 1
-            )
+            unit = Unit(self.spec.request_id, node, self._delivery.num_done + 1)
             watch = self._observer.watch(unit)
+        clock = CallClock(beside=watch)
         started = time.perf_counter()
-        with located(self._where(self._run.node_name(state))):
-            result = execute(plan, self.model.component, self.model.pages, watch=watch)
+        with located(self._where(node)):
+            result = execute(plan, self.model.component, self.model.pages, watch=clock)
         self._fold(state, plan, result, time.perf_counter() - started)
+        self.calls_s = tuple(clock.seconds)
 
     def _fold(
         self, state: ProgramState, plan: WorkPlan, result: WorkResult, executed_s: float
@@ -213,8 +247,8 @@ class RunningRequest:
         commit(plan, result, self.model.pages)
         with located(where):
             state = self._run.advance(state, result)
-        spent = executed_s + time.perf_counter() - started
-        self._spent.add(node, plan, spent)
+        self.advance_s = time.perf_counter() - started
+        self._spent.add(node, plan, executed_s + self.advance_s)
         self._delivery.step_done(state, node, self._spent.device_s)
         self._state = self._run.enter(state)
         self._plan = self._run.next(self._state)

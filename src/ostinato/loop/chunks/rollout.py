@@ -27,7 +27,7 @@ from ostinato.loop.contract import (
     as_tensor,
 )
 from ostinato.loop.denoise import EMBEDS_OF
-from ostinato.loop.facts import DenoiserFacts, LatentFacts, fact
+from ostinato.loop.facts import DenoiserFacts, Footprint, LatentFacts, fact
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.options import bound, member, options, whole
 from ostinato.loop.policies.guidance import branches, guidance_rule
@@ -123,26 +123,26 @@ class ChunkRollout:
         """Return the blocks, each emitted as it is finished."""
         return self._blocks(spec, fact(facts, "latents", LatentFacts))[0]
 
+    def footprint(self, spec: GenerationSpec, facts: Mapping[str, object]) -> Footprint:
+        """Return the ring's pages, and a block's tokens in all branches."""
+        denoiser = fact(facts, "denoiser", DenoiserFacts)
+        _, _, *block = self._block_shape(spec, facts)
+        samples = len(branches(self._form, spec.guidance_scale))
+        tokens = samples * denoiser.num_tokens(*block)
+        return Footprint(num_pages=self._ring_pages, page_tokens=tokens, call_tokens=tokens)
+
     def init(self, spec: GenerationSpec, slots: Slots, context: LoopContext) -> RolloutState:
         """Fix the schedule, reserve the pages, draw the first block's noise."""
         codec = fact(context.facts, "latents", LatentFacts)
-        denoiser = fact(context.facts, "denoiser", DenoiserFacts)
         sampler = sampler_by_name(spec.sampler)
         schedule = sampler.schedule(spec.num_inference_steps, spec.flow_shift)
         num_blocks, last_frames = self._blocks(spec, codec)
         order = branches(self._form, spec.guidance_scale)
-        shape = (
-            1,
-            denoiser.in_channels,
-            self._frames_per_block,
-            spec.height // codec.spatial_stride,
-            spec.width // codec.spatial_stride,
-        )
+        shape = self._block_shape(spec, context.facts)
         return RolloutState(
             spec=spec,
             noise=context.noise,
-            # Twice the window: a window of slots is then contiguous half of the time and longer.
-            ring=context.open_ring(2 * self._window_blocks),
+            ring=context.open_ring(self._ring_pages),
             num_blocks=num_blocks,
             last_frames=last_frames,
             prompt_embeds=tuple(as_tensor(slots[s], s) for b, s in EMBEDS_OF if b in order),
@@ -203,6 +203,23 @@ class ChunkRollout:
             return ()
         index = len(state.finished) - 1
         return (Emission(slot="latents", index=index, value=state.finished[-1]),)
+
+    @property
+    def _ring_pages(self) -> int:
+        # Twice the window: a window of slots is then contiguous half of the time and longer.
+        return 2 * self._window_blocks
+
+    def _block_shape(
+        self, spec: GenerationSpec, facts: Mapping[str, object]
+    ) -> tuple[int, int, int, int, int]:
+        codec = fact(facts, "latents", LatentFacts)
+        return (
+            1,
+            fact(facts, "denoiser", DenoiserFacts).in_channels,
+            self._frames_per_block,
+            spec.height // codec.spatial_stride,
+            spec.width // codec.spatial_stride,
+        )
 
     def _blocks(self, spec: GenerationSpec, codec: LatentFacts) -> tuple[int, int]:
         """Return the blocks to roll out and the latent frames kept of the last."""

@@ -29,7 +29,12 @@ from ostinato.backend.nets.kv import ContextKV, LayerKV, Segment, TextKV
 from ostinato.backend.taps import Tap, module_taps, text_encoder_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
 from ostinato.errors import InvalidCard, InvalidPlan
-from ostinato.loop.facts import DenoiserFacts, LatentFacts
+from ostinato.loop.facts import (
+    DenoiserFacts,
+    LatentFacts,
+    decode_bytes_per_pixel,
+    forward_bytes_per_token,
+)
 from ostinato.models.builtin.codec import PatchCodec, load_codec, read_codec_config
 from ostinato.models.builtin.layout import (
     TOKENIZER,
@@ -192,9 +197,15 @@ class BuiltinTransformer(_Ops):
 
     @classmethod
     def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
-        """Read the channels and the patch size."""
-        channels, patch_size = transformer_sizes(folder / spec.subfolder)
-        return DenoiserFacts(in_channels=channels, patch_size=patch_size)
+        """Read the channels, the patch size, and what a token takes."""
+        sizes = transformer_sizes(folder / spec.subfolder)
+        return DenoiserFacts(
+            in_channels=sizes.in_channels,
+            patch_size=sizes.patch_size,
+            # Keys and values of every layer, in float32.
+            kv_bytes_per_token=2 * 4 * sizes.num_layers * sizes.width,
+            peak_bytes_per_token=forward_bytes_per_token(sizes.width, sizes.ffn_dim),
+        )
 
     @classmethod
     def load(
@@ -256,6 +267,10 @@ class BuiltinCodec(_Ops):
             temporal_stride=config.frames_per_latent,
             spatial_stride=config.patch_size,
             causal=False,
+            # The codec works on one value a patch, so a pixel takes a part of its channels.
+            peak_bytes_per_pixel=-(
+                -decode_bytes_per_pixel(config.hidden_channels) // config.patch_size**2
+            ),
         )
 
     @classmethod

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
@@ -106,8 +106,18 @@ def load_transformer(folder: Path) -> WanTransformer3DModel:
     return transformer.eval().requires_grad_(False)
 
 
-def transformer_sizes(folder: Path) -> tuple[int, tuple[int, int, int]]:
-    """Read in_channels and patch_size [T,H,W] of a configuration; raises InvalidCheckpoint."""
+class TransformerSizes(NamedTuple):
+    """What loops and admission plan by; patch_size [T,H,W]."""
+
+    in_channels: int
+    patch_size: tuple[int, int, int]
+    width: int
+    ffn_dim: int
+    num_layers: int
+
+
+def transformer_sizes(folder: Path) -> TransformerSizes:
+    """Read the sizes of a configuration; raises InvalidCheckpoint."""
     config = read_config(folder)
     faults = tuple(config_faults(WanTransformer3DModel, config))
     channels, patch = config.get("in_channels"), config.get("patch_size")
@@ -120,7 +130,19 @@ def transformer_sizes(folder: Path) -> tuple[int, tuple[int, int, int]]:
             f"{str(folder)!r}: in_channels is {channels}, patch_size {sizes}; expected at least 1 "
             "and three sizes of at least 1"
         )
-    return channels, (sizes[0], sizes[1], sizes[2])
+    numbers = [
+        config.get(name)
+        for name in ("num_attention_heads", "attention_head_dim", "ffn_dim", "num_layers")
+    ]
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        raise InvalidCheckpoint(
+            f"{str(folder)!r}: heads, head_dim, ffn_dim, num_layers are {numbers}; expected whole "
+            "numbers of at least 1"
+        )
+    heads, head_dim, ffn_dim, num_layers = cast("list[int]", numbers)
+    return TransformerSizes(
+        channels, (sizes[0], sizes[1], sizes[2]), heads * head_dim, ffn_dim, num_layers
+    )
 
 
 def load_text_encoder(folder: Path) -> UMT5EncoderModel:

@@ -25,7 +25,12 @@ from ostinato.backend.checkpoint import read_config
 from ostinato.backend.declared import config_faults
 from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
-from ostinato.loop.facts import DenoiserFacts, LatentFacts
+from ostinato.loop.facts import (
+    DenoiserFacts,
+    LatentFacts,
+    decode_bytes_per_pixel,
+    forward_bytes_per_token,
+)
 from ostinato.loop.sampling import LibrarySampler, LibraryScheduler
 
 TRANSFORMER_CLASS, TEXT_ENCODER_CLASS = "WanTransformer3DModel", "UMT5EncoderModel"
@@ -53,7 +58,16 @@ def denoiser_facts(folder: Path) -> DenoiserFacts:
     channels = cast("int", config["in_channels"])
     if channels < 1:
         raise InvalidCheckpoint(f"{folder}: in_channels is {channels}, expected at least 1")
-    return DenoiserFacts(in_channels=channels, patch_size=patch_size)
+    heads, head_dim = (
+        cast("int", config[n]) for n in ("num_attention_heads", "attention_head_dim")
+    )
+    return DenoiserFacts(
+        in_channels=channels,
+        patch_size=patch_size,
+        peak_bytes_per_token=forward_bytes_per_token(
+            heads * head_dim, cast("int", config["ffn_dim"])
+        ),
+    )
 
 
 def latent_facts(folder: Path) -> LatentFacts:
@@ -80,6 +94,7 @@ def latent_facts(folder: Path) -> LatentFacts:
         temporal_stride=strides["scale_factor_temporal"],
         spatial_stride=strides["scale_factor_spatial"],
         causal=True,
+        peak_bytes_per_pixel=decode_bytes_per_pixel(cast("int", config["base_dim"])),
     )
 
 

@@ -8,26 +8,34 @@ from collections.abc import Mapping, Sequence
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.subject import Subject, same_output
 from ostinato.request import Request
-from ostinato.runtime import Output, ReadyRequest
+from ostinato.runtime import Output
+from ostinato.runtime.scheduler import Rank, Ready, RoundRobin, Snapshot
 from ostinato.tasks import RequestId
 
 _SEED = 20260802
 
 
-class ShuffledTurns:
-    """Any of the ready requests, by a seeded draw; counts how often the turn changed hands."""
+class ShuffledTurns(RoundRobin):
+    """Any of the ready requests, by a seeded draw each tick; counts how often the turn changed."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__(name="shuffled")
         self._random = random.Random(seed)
+        self._tick = -1
+        self._order: dict[RequestId, float] = {}
         self._latest: RequestId | None = None
         self.switches = 0
 
-    def choose(self, ready: tuple[ReadyRequest, ...]) -> RequestId:
-        """Draw one."""
-        chosen = self._random.choice(ready).request_id
-        self.switches += self._latest is not None and chosen != self._latest
-        self._latest = chosen
-        return chosen
+    def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
+        """Return the request's place in this tick's draw."""
+        if snapshot.tick != self._tick:
+            self._tick = snapshot.tick
+            names = [other.request_id for other in snapshot.ready]
+            self._random.shuffle(names)
+            self._order = {name: float(place) for place, name in enumerate(names)}
+            self.switches += self._latest is not None and names[0] != self._latest
+            self._latest = names[0]
+        return (self._order[ready.request_id],)
 
 
 def determinism(subject: Subject) -> GateResult:

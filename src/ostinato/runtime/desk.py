@@ -1,0 +1,218 @@
+"""The scheduler's side of running requests: it books them, asks for decisions and has them done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostinato.errors import AdmissionInfeasible, OstinatoError
+from ostinato.loop.cost import PricedCall
+from ostinato.runtime.about import AboutUnit
+from ostinato.runtime.needs import need_of, weights_of
+from ostinato.runtime.pricing import Priced, Pricing
+from ostinato.runtime.resident import ResidentModel
+from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.scheduler import (
+    Decision,
+    Ledger,
+    Level,
+    NextUnit,
+    Outcome,
+    Placed,
+    Policy,
+    Waiting,
+    Witness,
+    decide,
+)
+from ostinato.runtime.turns import Ran, Turns
+from ostinato.tasks import RequestId
+from ostinato.work import Resources
+
+
+class Desk:
+    """Used on the device worker only, but for `require_feasible`."""
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        ledger: Ledger,
+        pricing: Pricing,
+        turns: Turns,
+        witness: Witness | None = None,
+    ) -> None:
+        """Take the parts; each is this desk's alone."""
+        self._policy = policy
+        self._ledger = ledger
+        self._pricing = pricing
+        self._turns = turns
+        self._witness = witness
+        self._active: dict[RequestId, RunningRequest] = {}
+        self._next: dict[RequestId, Priced] = {}
+        self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is here."""
+        return bool(self._active)
+
+    def require_feasible(self, running: RunningRequest) -> None:
+        """Raise AdmissionInfeasible for a request that could never be admitted; from any thread."""
+        waiting = _waiting(running, compute_s=0.0)
+        weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
+        self._ledger.reservations.require_feasible(waiting.request_id, waiting.need + weights)
+
+    def take(self, running: RunningRequest) -> None:
+        """Book a request that has arrived; one that can never be admitted fails."""
+        total_s = self._pricing.total_s(
+            running.model, running.spec, running.selection.plans_by_node
+        )
+        waiting = _waiting(running, total_s)
+        try:
+            self._ledger.submit(waiting)
+        except AdmissionInfeasible as error:
+            running.end_failed(error)
+            return
+        self._active[running.spec.request_id] = running
+        self._owners.update((component, running.model) for component, _ in waiting.weights)
+        if self._witness is not None:
+            self._witness.submitted(waiting, running.model.card.model_id)
+
+    def sweep(self, now: float) -> None:
+        """End what was cancelled or has passed its deadline, whether or not it is its turn."""
+        for running in list(self._active.values()):
+            if running.scope.cancelled:
+                self._leave(running, Outcome.CANCELLED, now)
+                running.end_cancelled()
+            elif (late := running.late_error(now)) is not None:
+                self._fail(running, late, now)
+
+    def tick(self, now: float) -> None:
+        """Decide once, and do what was decided."""
+        snapshot = self._ledger.snapshot(now, self._pricing.stack_costs)
+        decision = decide(snapshot, self._policy)
+        if self._witness is not None:
+            self._witness.decided(snapshot, decision)
+        self._admit(decision)
+        for request_id in decision.hopeless:
+            running = self._active[request_id]
+            remaining_s = self._next[request_id].unit.remaining_s
+            self._fail(running, running.hopeless_error(remaining_s), now)
+        for unit in decision.units:
+            self._run(unit, now, snapshot.tick)
+        if not (decision.admitted or decision.units or decision.hopeless):
+            self._make_room()
+
+    def close(self) -> None:
+        """Cancel every request."""
+        for running in self.abandon():
+            running.end_cancelled()
+
+    def abandon(self) -> tuple[RunningRequest, ...]:
+        """Forget every request and return them: the caller ends them."""
+        here = tuple(self._active.values())
+        for running in here:
+            self._forget(running)
+        return here
+
+    def _admit(self, decision: Decision) -> None:
+        nexts: dict[RequestId, NextUnit] = {}
+        for request_id in decision.admitted:
+            self._active[request_id].begin()
+            nexts[request_id] = self._priced(self._active[request_id])
+        self._ledger.admit(decision, nexts)
+
+    def _run(self, unit: Placed, now: float, tick: int) -> None:
+        group = [self._active[request_id] for request_id in unit.request_ids]
+        measured = self._measured_by(group)
+        about = None if self._witness is None else AboutUnit.of(unit, group, tick)
+        self._ledger.start(unit, now, tick)
+        ran = self._turns.run(group)
+        self._ledger.stop(unit, ran.device_s)
+        self._learn(group, measured, ran)
+        for running, end in zip(group, ran.ends, strict=True):
+            if end is None:
+                self._ledger.proceed(running.spec.request_id, self._priced(running), ran.end_s)
+            else:
+                outcome = Outcome.FAILED if running.failed else Outcome.FINISHED
+                self._leave(running, outcome, ran.end_s)
+                end()
+        if self._witness is not None and about is not None:
+            self._witness.executed(about.record(ran))
+            self._witness.level(self._level())
+
+    def _measured_by(self, group: Sequence[RunningRequest]) -> tuple[PricedCall, ...]:
+        """Return what a group's times are learnt by, before it runs: its plans are then gone."""
+        if len(group) == 1:
+            return self._next[group[0].spec.request_id].calls
+        return self._pricing.stack_entries([running.upcoming() for running in group])
+
+    def _learn(
+        self, group: Sequence[RunningRequest], measured: tuple[PricedCall, ...], ran: Ran
+    ) -> None:
+        """Teach the cost model, unless something went wrong: then times mean nothing."""
+        if any(running.failed for running in group):
+            return
+        first = self._next[group[0].spec.request_id]
+        if len(group) == 1:
+            self._pricing.learn(first, (*group[0].calls_s, group[0].advance_s))
+        elif ran.stacked:
+            advances_s = [running.advance_s for running in group]
+            self._pricing.learn_stack(measured, ran.executed_s, advances_s)
+        elif first.unit.stack is not None:
+            self._pricing.forbid(first.unit.stack)
+
+    def _priced(self, running: RunningRequest) -> NextUnit:
+        priced = self._next[running.spec.request_id] = self._pricing.price(running.upcoming())
+        return priced.unit
+
+    def _make_room(self) -> None:
+        """Unload all weights: only they keep those who wait from being admitted.
+
+        On one device nothing runs between ticks, so with nothing ready nothing is admitted.
+        """
+        for component, model in self._owners.items():
+            model.unload(component.removeprefix(f"{model.card.model_id}/"))
+            self._ledger.reservations.drop(component)
+        self._owners.clear()
+
+    def _level(self) -> Level:
+        models = {id(running.model): running.model for running in self._active.values()}
+        pages = {str(m.card.model_id): m.pages.num_bytes for m in models.values()}
+        reservations = self._ledger.reservations
+        return Level(
+            waiting=self._ledger.num_waiting,
+            ready=len(self._active) - self._ledger.num_waiting,
+            reserved=reservations.held,
+            page_bytes=pages,
+            weight_bytes={name: int(size) for name, size in reservations.weights.items()},
+        )
+
+    def _fail(self, running: RunningRequest, error: OstinatoError, now: float) -> None:
+        self._leave(running, Outcome.FAILED, now)
+        running.end_failed(error)
+
+    def _leave(self, running: RunningRequest, outcome: Outcome, now: float) -> None:
+        self._forget(running)
+        if self._witness is not None:
+            self._witness.ended(running.spec.request_id, outcome, now)
+
+    def _forget(self, running: RunningRequest) -> None:
+        request_id = running.spec.request_id
+        self._ledger.leave(request_id)
+        del self._active[request_id]
+        self._next.pop(request_id, None)
+
+
+def _waiting(running: RunningRequest, compute_s: float) -> Waiting:
+    claim = running.claim
+    return Waiting(
+        request_id=running.spec.request_id,
+        tenant=claim.tenant,
+        priority=claim.priority,
+        arrival=claim.arrival,
+        arrived_s=claim.arrived_s,
+        deadline_s=claim.deadline_s,
+        need=need_of(running.selection, running.spec, compute_s),
+        remaining_s=compute_s,
+        weights=weights_of(running.model, running.selection),
+    )

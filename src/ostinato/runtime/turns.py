@@ -1,0 +1,86 @@
+"""Run placed units: the part of the device worker that touches kernels, and knows no policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
+from ostinato.loop.batch import Share, execute_together
+from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.threads import cpu_turn
+
+End = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One unit that ran: how each of its requests ends, None for one that goes on.
+
+    start_s, end_s: the process's monotonic clock, loading included. device_s: what it cost, load_s
+    what loading before it did; executed_s: of device_s, the calls of a stack. stacked: whether the
+    requests shared a forward.
+    """
+
+    ends: tuple[End | None, ...]
+    start_s: float
+    end_s: float
+    device_s: float
+    load_s: float
+    executed_s: float
+    stacked: bool
+
+
+class Turns:
+    """Runs one unit after the other; rules of stacking are measured when first needed."""
+
+    def __init__(self, forced_threads: int | None) -> None:
+        """Take the thread count that overrides what cards say."""
+        self._forced_threads = forced_threads
+        self._rules: dict[int, BatchRules] = {}  # by thread count
+
+    def run(self, group: Sequence[RunningRequest]) -> Ran:
+        """Run the next unit of each request of a group, as one where there are several."""
+        leader, start_s = group[0], time.monotonic()
+        before = sum(running.spent.device_s for running in group)
+        loaded = sum(running.spent.load_s for running in group)
+        executed_s, stacked = 0.0, False
+        with cpu_turn(self._forced_threads or leader.cpu_threads) as threads:
+            if len(group) == 1:
+                ends = [leader.turn(threads)]
+            else:
+                ends, executed_s, stacked = self._together(group, threads)
+        return Ran(
+            ends=tuple(ends),
+            start_s=start_s,
+            end_s=time.monotonic(),
+            device_s=sum(running.spent.device_s for running in group) - before,
+            load_s=sum(running.spent.load_s for running in group) - loaded,
+            executed_s=executed_s,
+            stacked=stacked,
+        )
+
+    def _together(
+        self, group: Sequence[RunningRequest], threads: int
+    ) -> tuple[list[End | None], float, bool]:
+        started = time.perf_counter()
+        try:
+            rules = self._rules_at(threads)
+            started = time.perf_counter()  # what the probe takes is nobody's device time
+            model, plans = group[0].model, [running.plan for running in group]
+            shares = execute_together(plans, model.component, model.pages, rules)
+        except BaseException as error:  # theirs, not the worker's: the others go on
+            shares = (Share(error=error),) * len(group)
+        executed_s = time.perf_counter() - started
+        calls = sum(len(running.plan.calls) for running in group)
+        ends = [
+            running.share(threads, share, executed_s * len(running.plan.calls) / calls)
+            for running, share in zip(group, shares, strict=True)
+        ]
+        return ends, executed_s, any(share.stacked for share in shares)
+
+    def _rules_at(self, threads: int) -> BatchRules:
+        if threads not in self._rules:
+            self._rules[threads] = probe_batch_rules()
+        return self._rules[threads]

@@ -27,15 +27,18 @@ BYPASS_S = 30.0
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
-    """Return the decision of one tick."""
+    """Return the decision of one tick.
+
+    A tick that admits someone places nothing: the next one, at the same instant, gives the newly
+    admitted their claim before a long unit takes the device.
+    """
     hopeless = tuple(r.request_id for r in snapshot.ready if policy.hopeless(r, snapshot))
-    order = ranked(snapshot, policy, leave_out=frozenset(hopeless))
-    return Decision(
-        tick=snapshot.tick,
-        admitted=_admit(snapshot, policy),
-        hopeless=hopeless,
-        units=tuple(_place(snapshot, order)),
-    )
+    admitted = _admit(snapshot, policy)
+    units: tuple[Placed, ...] = ()
+    if not admitted:
+        order = ranked(snapshot, policy, leave_out=frozenset(hopeless))
+        units = tuple(_place(snapshot, order))
+    return Decision(tick=snapshot.tick, admitted=admitted, hopeless=hopeless, units=units)
 
 
 def ranked(

@@ -1,0 +1,1 @@
+"""Traces, their profiles, and the engine's scheduler run on them under a virtual clock."""

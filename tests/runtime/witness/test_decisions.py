@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from support.feed import Feed, mixed
 
 from ostinato.errors import BadInput
 from ostinato.runtime.scheduler import FairShare, FifoRequest, Policy, ShortestRemaining
 from ostinato.runtime.witness import DecisionLog, Replay, read_decisions, replay
+from support.feed import Feed, mixed
 
 
 def recorded(policy: Policy, *, room_bytes: float = 2.0) -> DecisionLog:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.feed import MODEL, Feed, Job, mixed
 
 from ostinato.runtime.scheduler import NextUnit, Outcome, UnitRecord
 from ostinato.runtime.witness.metrics import OTHER_TENANTS, Metrics
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
+from support.feed import MODEL, Feed, Job, mixed
 
 ROOT = Path(__file__).parents[3]
 

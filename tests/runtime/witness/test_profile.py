@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from support.feed import Feed, mixed
 
 from ostinato.runtime.scheduler import UnitRecord
 from ostinato.runtime.witness import Profile, profile_table
 from ostinato.runtime.witness.profile import WINDOW, percentile
 from ostinato.tasks import RequestId
+from support.feed import Feed, mixed
 
 
 def unit(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.feed import Feed, Job, mixed
 
 from ostinato.errors import OutputNotWritten
 from ostinato.runtime.witness import Timeline
+from support.feed import Feed, Job, mixed
 
 Event = dict[str, Any]  # JSON
 US = 1e-3  # the format's resolution, in microseconds

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from support.feed import Feed, mixed
 
 from ostinato.runtime.scheduler import Decision, Level, Outcome, Snapshot, UnitRecord, Waiting
 from ostinato.runtime.witness import Bystander, Witnesses
 from ostinato.tasks import RequestId
+from support.feed import Feed, mixed
 
 
 class Counting(Bystander):

@@ -27,7 +27,10 @@ def made(kind: str, dtype: str, shape: tuple[int, ...], seed: int) -> Array:
     data = np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
     if kind == "numpy":
         return data.view(dtype).reshape(shape)
-    return torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    if size:
+        tensor.reshape(-1).view(torch.uint8)[:] = torch.from_numpy(data)
+    return tensor
 
 
 def same(one: Array, other: Array) -> bool:

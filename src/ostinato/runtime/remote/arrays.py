@@ -38,9 +38,8 @@ def flat(array: Array) -> tuple[ArrayRef, Bytes]:
         name = str(array.dtype).removeprefix("torch.")
         if name not in _TORCH_DTYPES or array.layout is not torch.strided or array.is_meta:
             raise _refused(f"a tensor of {array.dtype}, {array.layout}, on {array.device}")
-        dense = array.detach().cpu().resolve_neg().contiguous().reshape(-1)
-        data = cast("Bytes", dense.view(torch.uint8).numpy())
-        return ArrayRef(kind="torch", dtype=name, shape=tuple(array.shape)), data
+        dense = array.detach().cpu().resolve_neg().contiguous()
+        return ArrayRef(kind="torch", dtype=name, shape=tuple(array.shape)), _bytes_of(dense)
     if array.dtype.name not in _NUMPY_DTYPES or not array.dtype.isnative:
         raise _refused(f"an array of {array.dtype}")
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -70,11 +69,21 @@ def restored(ref: ArrayRef, block: mmap.mmap | None) -> Array:
             f"an array of {ref.dtype} {list(ref.shape)} takes {size} bytes from {start}, but there "
             f"are {length}"
         )
-    copy = np.empty(size, np.uint8)
-    copy[:] = np.frombuffer(source, np.uint8, size, start)
+    found = np.frombuffer(source, np.uint8, size, start) if size else np.empty(0, np.uint8)
     if ref.kind == "numpy":
-        return copy.view(np.dtype(ref.dtype)).reshape(ref.shape)
-    return torch.from_numpy(copy).view(_torch_dtype(ref.dtype)).reshape(ref.shape)  # pyright: ignore[reportUnknownMemberType]
+        array = np.empty(ref.shape, ref.dtype)
+        array.reshape(-1).view(np.uint8)[:] = found
+        return array
+    tensor = torch.empty(ref.shape, dtype=_torch_dtype(ref.dtype))
+    _bytes_of(tensor)[:] = found
+    return tensor
+
+
+def _bytes_of(dense: torch.Tensor) -> Bytes:
+    """Return the memory of a contiguous tensor; one without elements may have no usable stride."""
+    if dense.numel() == 0:
+        return np.empty(0, np.uint8)
+    return cast("Bytes", dense.reshape(-1).view(torch.uint8).numpy())
 
 
 def _size_bytes(ref: ArrayRef) -> int:

@@ -30,14 +30,14 @@ BENCHMARKS = (
         "the engine's steps against bare calls of them, its requests against diffusers",
     ),
     _Benchmark(
-        "heartbeat",
-        "ostinato.bench.heartbeat:run",
-        "how late an asyncio program wakes while an engine works, in its process and in another",
-    ),
-    _Benchmark(
         "leaks",
         "ostinato.bench.leaks:run",
         "what --requests random requests leave behind: finished, cancelled and failed ones",
+    ),
+    _Benchmark(
+        "heartbeat",
+        "ostinato.bench.heartbeat:run",
+        "how late an asyncio program wakes while an engine works, in its process and in another",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import get_args
@@ -28,7 +29,7 @@ async def follow(handle: RequestHandle) -> AsyncIterator[Event]:
         came.set()
 
     def listener(event: Event) -> None:
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody awaits
             loop.call_soon_threadsafe(take, event)
 
     unsubscribe = handle.subscribe(listener)

@@ -10,6 +10,8 @@ from ostinato.runtime.scheduler.policy import FifoRequest as FifoRequest
 from ostinato.runtime.scheduler.policy import Policy as Policy
 from ostinato.runtime.scheduler.policy import RoundRobin as RoundRobin
 from ostinato.runtime.scheduler.policy import ShortestRemaining as ShortestRemaining
+from ostinato.runtime.scheduler.policy import policies as policies
+from ostinato.runtime.scheduler.policy import policy_named as policy_named
 from ostinato.runtime.scheduler.snapshot import DEFAULT_TENANT as DEFAULT_TENANT
 from ostinato.runtime.scheduler.snapshot import Decision as Decision
 from ostinato.runtime.scheduler.snapshot import Placed as Placed

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ostinato.errors import BadInput
 from ostinato.runtime.scheduler.snapshot import Ready, Snapshot, TenantShare, Waiting
 
 Rank = tuple[float, ...]
@@ -188,6 +189,26 @@ class AgedPriority:
         """Never."""
         del ready, snapshot
         return False
+
+
+def policies() -> tuple[Policy, ...]:
+    """Return every policy as it is by default."""
+    return (
+        FairShare(),
+        FifoRequest(),
+        RoundRobin(),
+        ShortestRemaining(),
+        Deadline(),
+        AgedPriority(),
+    )
+
+
+def policy_named(name: str) -> Policy:
+    """Return the policy of a name; raises BadInput that lists the names."""
+    found = {policy.name: policy for policy in policies()}
+    if name not in found:
+        raise BadInput(f"no policy {name!r}; expected one of: {', '.join(found)}")
+    return found[name]
 
 
 def overdue_since(ready: Ready, now: float, patience: float) -> float:

@@ -39,7 +39,7 @@ class ClassProfile:
     """
 
     stages: tuple[Stage, ...]
-    need: Resources = Resources()
+    need: Resources = field(default_factory=Resources)
     move_s: float | None = None
 
     @property

@@ -51,6 +51,7 @@ class EngineServer:
         self._listener = listener
         self._sessions: set[ClientSession] = set()
         self._lock = threading.Lock()
+        self._stopping = False
         self._waker, self._woken = socket.socketpair()
 
     def serve(self) -> None:
@@ -69,12 +70,16 @@ class EngineServer:
             sessions = list(self._sessions)
         for session in sessions:
             session.finish(_FLUSH_S)
-        self._waker.close()
-        self._woken.close()
+        with self._lock:
+            self._waker.close()
+            self._woken.close()
 
     def stop(self) -> None:
-        """Have `serve` return; from any thread."""
-        self._waker.send(b"x")
+        """Have `serve` return; from any thread, and as often as anybody asks."""
+        with self._lock:
+            if not self._stopping:
+                self._stopping = True
+                self._waker.send(b"x")
 
     def _forget(self, session: ClientSession) -> None:
         with self._lock:
@@ -175,12 +180,15 @@ class ClientSession:
 
     def _tell(self, ticket: int, handle: RequestHandle, event: Event) -> None:
         """Pass an event on; runs on the device worker, so it only queues."""
+        if ticket not in self._handles:
+            return
         if isinstance(event, Finished | Failed | Cancelled):
-            self._handles.pop(ticket, None)
+            del self._handles[ticket]
         try:
             message, arrays = _told(ticket, handle, event)
             self._channel.send(message, arrays)
-        except InvalidMessage as error:
+        except InvalidMessage as error:  # a value that cannot travel: this request has failed
+            self._handles.pop(ticket, None)
             handle.cancel()
             self._channel.send(m.FailedTold(ticket=ticket, error=error_message(error)))
 

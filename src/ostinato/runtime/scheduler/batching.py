@@ -41,10 +41,11 @@ def company(
     seconds = snapshot.stack_s.get(leader.ready.stack or "", ())
     if not seconds:
         return group
-    after = _rank_after(leader.ready, snapshot, policy)
+    later = _after(leader.ready, snapshot)
+    leader_rank = policy.rank(_having_run(leader.ready, later), later)
     items, group_s = leader.ready.items, leader.ready.unit_s
     room_s = leader.ready.slack_s(snapshot.now) + leader.ready.unit_s
-    for rank, other in order:
+    for _, other in order:
         if items >= len(seconds):
             break
         if not _may_join(leader.ready, other, device) or other.request_id in taken:
@@ -52,7 +53,7 @@ def company(
         if items + other.items > len(seconds):
             continue
         stacked_s = seconds[items + other.items - 1]
-        part = 1.0 if rank < after else YIELD
+        part = 1.0 if policy.rank(other, later) < leader_rank else YIELD
         within_s = min(room_s, other.slack_s(snapshot.now) + other.unit_s)
         if stacked_s - group_s < part * other.unit_s and stacked_s <= within_s:
             group.append(other)
@@ -72,20 +73,22 @@ def _may_join(leader: Ready, other: Ready, device: int) -> bool:
     return other.stack == leader.stack and other.device in (None, device)
 
 
-def _rank_after(leader: Ready, snapshot: Snapshot, policy: Policy) -> Rank:
-    """Return the claim that the leader will have once its unit has run alone."""
+def _after(leader: Ready, snapshot: Snapshot) -> Snapshot:
+    """Return what there will be to decide once the leader's unit has run alone."""
     share = snapshot.tenants[leader.tenant]
     charged = replace(share, attained_s=share.attained_s + leader.unit_s)
-    later = replace(
+    return replace(
         snapshot,
         now=snapshot.now + leader.unit_s,
         tenants={**snapshot.tenants, leader.tenant: charged},
     )
-    ran = replace(
+
+
+def _having_run(leader: Ready, later: Snapshot) -> Ready:
+    return replace(
         leader,
-        last_turn=snapshot.tick,
+        last_turn=later.tick,
         waiting_since_s=later.now,
         attained_s=leader.attained_s + leader.unit_s,
         remaining_s=max(0.0, leader.remaining_s - leader.unit_s),
     )
-    return policy.rank(ran, later)

@@ -1,4 +1,4 @@
-"""Write the traces that ship, into a folder when one is given: `python -m ostinato.runtime.simulate`."""
+"""Write the traces that ship: `python -m ostinato.runtime.simulate [FOLDER]`."""
 
 import sys
 from pathlib import Path

@@ -144,6 +144,13 @@ class EngineLost(OstinatoError):
     http_status = 503
 
 
+class InvalidMessage(OstinatoError):
+    """Another process sent what the protocol between processes does not allow."""
+
+    code = "invalid_message"
+    http_status = 502
+
+
 class InternalError(OstinatoError):
     """A fault that is not the caller's; the cause is chained."""
 

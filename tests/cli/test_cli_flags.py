@@ -28,6 +28,10 @@ FLAGS = (
         "--write-docs --write-goldens",
     ),
     ("bench", "NAME --debug --help --json --quick --requests --seed --threads"),
+    (
+        "simulate",
+        "SUBJECT --debug --devices --help --json --no-stacking --policy --profiles",
+    ),
     ("doctor", "--debug --help --json --quick"),
 )
 

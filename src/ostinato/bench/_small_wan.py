@@ -20,7 +20,7 @@ SIZES = WanSizes(num_layers=8, num_attention_heads=8, ffn_dim=1024, text_dim=64)
 STEP_S = 16e-3
 PROMPT = "a red circle bouncing on a navy background"
 # Height and width in pixels, from few tokens to many: 16 by 16 pixels make one.
-_LADDER = ((16, 16), (32, 32), (48, 48), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256))
+_LADDER = tuple((edge, edge) for edge in (16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512))
 _NUM_TIMED = 5
 
 
@@ -43,8 +43,8 @@ def write_small_wan(folder: Path, scheduler: str, seed: int) -> Path:
     return write_tiny_wan(folder, scheduler, SIZES, seed)
 
 
-def calibrate(model: ResidentModel) -> tuple[ClipSize, ...]:
-    """Time a bare step at growing sizes until one takes longer than 16 ms."""
+def calibrate(model: ResidentModel, step_s: float = STEP_S) -> tuple[ClipSize, ...]:
+    """Time a bare step at growing sizes until one takes longer than `step_s`."""
     predict = model.component("transformer").op("predict")
     embeds = torch.zeros(1, 512, SIZES.text_dim)
     timestep = torch.tensor(500)
@@ -57,13 +57,13 @@ def calibrate(model: ResidentModel) -> tuple[ClipSize, ...]:
                 started = time.perf_counter()
                 predict(latents=latents, timestep=timestep, prompt_embeds=embeds)
                 seconds.append(time.perf_counter() - started)
-            step_s = statistics.median(seconds[1:])
-            found.append(ClipSize(height=height, width=width, step_s=step_s))
-            if step_s > STEP_S:
+            took_s = statistics.median(seconds[1:])
+            found.append(ClipSize(height=height, width=width, step_s=took_s))
+            if took_s > step_s:
                 break
     return tuple(found)
 
 
-def nearest(sizes: Sequence[ClipSize]) -> ClipSize:
-    """Return the size whose step is nearest to 16 ms, as a ratio."""
-    return min(sizes, key=lambda size: max(size.step_s / STEP_S, STEP_S / size.step_s))
+def nearest(sizes: Sequence[ClipSize], step_s: float = STEP_S) -> ClipSize:
+    """Return the size whose step is nearest to `step_s`, as a ratio."""
+    return min(sizes, key=lambda size: max(size.step_s / step_s, step_s / size.step_s))

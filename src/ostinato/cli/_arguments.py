@@ -166,6 +166,28 @@ class Bench(Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Simulate(Common):
+    """Run the scheduler on a trace under a virtual clock: what a policy would do, in seconds."""
+
+    subject: tyro.conf.Positional[Annotated[str, arg(metavar="SUBJECT", help_behavior_hint="")]]
+    """What to simulate: trace."""
+    name: tyro.conf.Positional[
+        Annotated[str | None, arg(metavar="[NAME]", help_behavior_hint="")]
+    ] = None
+    """A trace that ships, or a file; without it, those that ship are listed."""
+    policy: Annotated[str, arg(metavar="POLICY")] = "fair-share"
+    """Whose unit is next: such as fair-share or fifo-request."""
+    devices: int = 1
+    """How many devices the pool has."""
+    profiles: Annotated[
+        Path | None, arg(metavar="PATH", help_behavior_hint="(default: the trace's estimates)")
+    ] = None
+    """What requests of each class take, as a benchmark measured it."""
+    no_stacking: Annotated[bool, arg(help_behavior_hint="")] = False
+    """No two requests share a forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor(Common):
     """Say what this machine is, what exact batches need on it, and what is missing."""
 
@@ -173,7 +195,7 @@ class Doctor(Common):
     """Leave out the table of operations, which takes a minute."""
 
 
-Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Verify | Bench | Doctor
+Command: TypeAlias = Generate | Models | Inspect | Train | Eval | Verify | Bench | Simulate | Doctor
 
 SUBCOMMANDS = (
     Annotated[Generate, subcommand("generate")]
@@ -183,5 +205,6 @@ SUBCOMMANDS = (
     | Annotated[Eval, subcommand("eval")]
     | Annotated[Verify, subcommand("verify")]
     | Annotated[Bench, subcommand("bench")]
+    | Annotated[Simulate, subcommand("simulate")]
     | Annotated[Doctor, subcommand("doctor")]
 )

@@ -34,6 +34,11 @@ BENCHMARKS = (
         "ostinato.bench.leaks:run",
         "what --requests random requests leave behind: finished, cancelled and failed ones",
     ),
+    _Benchmark(
+        "heartbeat",
+        "ostinato.bench.heartbeat:run",
+        "how late an asyncio program wakes while an engine works, in its process and in another",
+    ),
 )
 
 

@@ -17,6 +17,7 @@ from ostinato.cli._arguments import (
     Generate,
     Inspect,
     Models,
+    Simulate,
     Train,
     Verify,
 )
@@ -102,6 +103,10 @@ def _run(command: Command) -> CommandResult:
             from ostinato.cli._bench import bench
 
             return bench(command)
+        case Simulate():
+            from ostinato.cli._simulate import run_simulation
+
+            return run_simulation(command)
         case Doctor():
             from ostinato.cli._doctor import diagnose
 

@@ -28,6 +28,7 @@ from ostinato.runtime.desk import Desk
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
 from ostinato.runtime.pricing import Pricing
+from ostinato.runtime.protocol import run_all
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
@@ -158,16 +159,7 @@ class Engine:
         When one of them is refused, or the wait is interrupted, those already submitted are
         cancelled.
         """
-        handles: list[Handle] = []
-        try:
-            handles.extend(self.submit(request) for request in requests)
-            for handle in handles:
-                handle.wait()
-        except BaseException:
-            for handle in handles:
-                handle.cancel()
-            raise
-        return [handle.result() for handle in handles]
+        return run_all(self, requests)
 
     def close(self) -> None:
         """Cancel what runs, free everything, stop the worker; safe to call twice.

@@ -26,6 +26,7 @@ from ostinato.runtime.output import Output
 from ostinato.tasks import RequestId
 
 EventMaker = Callable[[RequestId, int], Event]
+Listener = Callable[[Event], None]
 _FINAL = get_args(FinalEvent)
 
 
@@ -42,6 +43,7 @@ class Handle:
         lock = threading.RLock()
         self._changed, self._ended = threading.Condition(lock), threading.Condition(lock)
         self._events: list[Event] = []
+        self._listeners: list[Listener] = []
         self._output: Output | None = None
 
     @property
@@ -83,6 +85,19 @@ class Handle:
             yield event
             if isinstance(event, _FINAL):
                 return
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event in order, those that have come first.
+
+        It runs on the thread that records the event, often the device worker: it must neither
+        wait nor raise. Returns how to end it; after the final event it is not called again.
+        """
+        with self._changed:
+            for event in self._events:
+                listener(event)
+            if self._final() is None:
+                self._listeners.append(listener)
+        return lambda: self._unsubscribe(listener)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the end, whatever it is; raises TimeoutError.
@@ -160,12 +175,21 @@ class Handle:
         last = self._events[-1] if self._events else None
         return last if isinstance(last, _FINAL) else None
 
+    def _unsubscribe(self, listener: Listener) -> None:
+        with self._changed:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
     def _tell(self, make: EventMaker) -> None:
         with self._changed:
             assert self._final() is None, "an event after the final one"
-            self._events.append(make(self.request_id, len(self._events)))
+            event = make(self.request_id, len(self._events))
+            self._events.append(event)
+            for listener in tuple(self._listeners):
+                listener(event)
             if self._final() is not None:
                 self._wake = _asleep  # the engine is no longer needed by this handle
+                self._listeners.clear()
                 self._ended.notify_all()
             self._changed.notify_all()
 

@@ -42,7 +42,11 @@ class Resources:
     def at_most(self, other: Resources) -> Resources:
         """Return the lesser of each amount."""
         return Resources(
-            **{f.name: min(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+            compute_s=min(self.compute_s, other.compute_s),
+            memory_bytes=min(self.memory_bytes, other.memory_bytes),
+            pages=min(self.pages, other.pages),
+            transfer_bytes=min(self.transfer_bytes, other.transfer_bytes),
+            sink_bytes=min(self.sink_bytes, other.sink_bytes),
         )
 
     def _with(self, other: Resources, sign: float) -> Resources:

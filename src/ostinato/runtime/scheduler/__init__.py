@@ -8,8 +8,11 @@ from ostinato.runtime.scheduler.policy import Deadline as Deadline
 from ostinato.runtime.scheduler.policy import FairShare as FairShare
 from ostinato.runtime.scheduler.policy import FifoRequest as FifoRequest
 from ostinato.runtime.scheduler.policy import Policy as Policy
+from ostinato.runtime.scheduler.policy import Rank as Rank
 from ostinato.runtime.scheduler.policy import RoundRobin as RoundRobin
 from ostinato.runtime.scheduler.policy import ShortestRemaining as ShortestRemaining
+from ostinato.runtime.scheduler.policy import policies as policies
+from ostinato.runtime.scheduler.policy import policy_named as policy_named
 from ostinato.runtime.scheduler.snapshot import DEFAULT_TENANT as DEFAULT_TENANT
 from ostinato.runtime.scheduler.snapshot import Decision as Decision
 from ostinato.runtime.scheduler.snapshot import Placed as Placed

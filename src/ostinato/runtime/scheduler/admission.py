@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
+from math import fsum, inf
 
 from ostinato.errors import AdmissionInfeasible
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, Resources
+
+# A decision takes one need after the other from the room, so its last bits may differ from ours.
+_ROUNDING = 1e-9
 
 
 class Reservations:
@@ -17,18 +22,43 @@ class Reservations:
         self.capacity = capacity
         self._held: dict[RequestId, Resources] = {}
         self._weights: dict[str, float] = {}  # bytes by component, for as long as it is resident
-        self._room = capacity
+        self._room: Resources | None = capacity  # None: to be added up when it is asked for
 
     @property
     def room(self) -> Resources:
         """What is not reserved."""
+        if self._room is None:
+            held, capacity = self._held.values(), self.capacity
+            self._room = Resources(
+                compute_s=_left(capacity.compute_s, (each.compute_s for each in held)),
+                memory_bytes=_left(
+                    capacity.memory_bytes,
+                    chain((each.memory_bytes for each in held), self._weights.values()),
+                ),
+                pages=_left(capacity.pages, (each.pages for each in held)),
+                transfer_bytes=_left(
+                    capacity.transfer_bytes, (each.transfer_bytes for each in held)
+                ),
+                sink_bytes=_left(capacity.sink_bytes, (each.sink_bytes for each in held)),
+            )
         return self._room
 
     @property
     def held(self) -> Resources:
         """What is reserved, of all requests and for weights."""
-        weights = Resources(memory_bytes=sum(self._weights.values()))
-        return sum(self._held.values(), start=weights)
+        held = self._held.values()
+        return Resources(
+            compute_s=fsum(each.compute_s for each in held),
+            memory_bytes=fsum([*(each.memory_bytes for each in held), *self._weights.values()]),
+            pages=fsum(each.pages for each in held),
+            transfer_bytes=fsum(each.transfer_bytes for each in held),
+            sink_bytes=fsum(each.sink_bytes for each in held),
+        )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Bytes of the weights that have their room, by component."""
+        return dict(self._weights)
 
     @property
     def resident(self) -> frozenset[str]:
@@ -54,32 +84,47 @@ class Reservations:
     def reserve(self, request_id: RequestId, need: Resources) -> None:
         """Set an amount aside; the caller has seen that it fits."""
         assert request_id not in self._held, f"{request_id} has a reservation"
-        assert need.fits(self._room), f"{request_id}: {need} does not fit {self._room}"
+        for name, amount, limit in need.beyond(self.room):
+            excess = (amount - limit) / getattr(self.capacity, name)
+            assert excess < _ROUNDING, f"{request_id}: {amount} of {name} does not fit {limit}"
         self._held[request_id] = need
-        self._settle()
+        self._room = None
 
     def keep(self, weights: Iterable[tuple[str, float]]) -> None:
         """Set room aside for weights, which outlive the request that needs them first."""
         self._weights.update(weights)
-        self._settle()
+        self._room = None
 
     def drop(self, component: str) -> None:
         """Give back the room of weights that are no longer resident."""
         self._weights.pop(component, None)
-        self._settle()
+        self._room = None
 
     def shrink(self, request_id: RequestId, need: Resources) -> None:
         """Give back what is no longer needed; an amount never grows."""
         if request_id in self._held:
             self._held[request_id] = self._held[request_id].at_most(need)
-            self._settle()
+            self._room = None
+
+    def spend(self, request_id: RequestId, compute_s: float) -> None:
+        """Give back device-seconds that are spent: `compute_s` of them are still to come."""
+        held = self._held.get(request_id)
+        if held is not None and compute_s < held.compute_s:
+            self._held[request_id] = Resources(
+                compute_s=compute_s,
+                memory_bytes=held.memory_bytes,
+                pages=held.pages,
+                transfer_bytes=held.transfer_bytes,
+                sink_bytes=held.sink_bytes,
+            )
+            self._room = None
 
     def release(self, request_id: RequestId) -> None:
         """Give back all of it; a request without a reservation is not an error."""
         if self._held.pop(request_id, None) is not None:
-            self._settle()
+            self._room = None
 
-    def _settle(self) -> None:
-        # Added up anew each time: differences of floats would not come back to the start.
-        idle = not self._held and not self._weights
-        self._room = self.capacity if idle else self.capacity - self.held
+
+def _left(limit: float, amounts: Iterable[float]) -> float:
+    """Return what is left of a limit; added up anew and exactly, so it comes back to the limit."""
+    return limit if limit == inf else max(0.0, limit - fsum(amounts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
+from ostinato.runtime.scheduler.batching import Ranked, company, group_s
 from ostinato.runtime.scheduler.policy import Policy, Rank
 from ostinato.runtime.scheduler.snapshot import (
     Decision,
@@ -27,30 +28,33 @@ BYPASS_S = 30.0
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
-    """Return the decision of one tick."""
+    """Return the decision of one tick.
+
+    A tick that admits someone places nothing: the next one, at the same instant, gives the newly
+    admitted their claim before a long unit takes the device.
+    """
     hopeless = tuple(r.request_id for r in snapshot.ready if policy.hopeless(r, snapshot))
-    order = ranked(snapshot, policy, leave_out=frozenset(hopeless))
-    return Decision(
-        tick=snapshot.tick,
-        admitted=_admit(snapshot, policy),
-        hopeless=hopeless,
-        units=tuple(_place(snapshot, order)),
-    )
+    admitted = _admit(snapshot, policy)
+    units: tuple[Placed, ...] = ()
+    if not admitted:
+        order = _ranked(snapshot, policy, frozenset(hopeless))
+        units = tuple(_place(snapshot, order, policy))
+    return Decision(tick=snapshot.tick, admitted=admitted, hopeless=hopeless, units=units)
 
 
-def ranked(
-    snapshot: Snapshot, policy: Policy, leave_out: frozenset[RequestId] = frozenset()
-) -> list[Ready]:
+def _ranked(snapshot: Snapshot, policy: Policy, leave_out: frozenset[RequestId]) -> list[Ranked]:
     """Return the ready requests, the greatest claim first."""
-    keyed: list[tuple[Rank, Ready]] = [
-        (policy.rank(r, snapshot), r) for r in snapshot.ready if r.request_id not in leave_out
+    order = [
+        Ranked(policy.rank(ready, snapshot), ready)
+        for ready in snapshot.ready
+        if ready.request_id not in leave_out
     ]
-    keyed.sort(key=_rank_of)
-    return [ready for _, ready in keyed]
+    order.sort(key=_rank_of)
+    return order
 
 
-def _rank_of(entry: tuple[Rank, Ready]) -> Rank:
-    return entry[0]
+def _rank_of(ranked: Ranked) -> Rank:
+    return ranked.rank
 
 
 def _admit(snapshot: Snapshot, policy: Policy) -> tuple[RequestId, ...]:
@@ -81,27 +85,30 @@ def weights_need(waiting: Waiting, resident: AbstractSet[str]) -> Resources:
     return Resources(memory_bytes=missing)
 
 
-def _place(snapshot: Snapshot, order: Sequence[Ready]) -> Iterator[Placed]:
-    """Give every free device the greatest claim that may run there, and its company."""
+def _place(snapshot: Snapshot, order: Sequence[Ranked], policy: Policy) -> Iterator[Placed]:
+    """Give every free device the greatest claim that may run there, then each its company.
+
+    Company comes last: what could run on a free device of its own does not share one.
+    """
     free = {device.index: device for device in snapshot.devices if device.free_at is None}
     busy = {d.index: d.free_at - snapshot.now for d in snapshot.devices if d.free_at is not None}
-    taken: set[RequestId] = set()
-    for leader in order:
+    leaders: list[tuple[Ranked, int]] = []
+    for ranked in order:
         if not free:
-            return
-        if leader.request_id in taken:
-            continue
-        device = _device_for(leader, free, busy)
-        if device is None:
-            continue
-        del free[device]
-        group = _company(leader, device, order, taken, snapshot)
+            break
+        device = _device_for(ranked.ready, free, busy)
+        if device is not None:
+            del free[device]
+            leaders.append((ranked, device))
+    taken = {ranked.ready.request_id for ranked, _ in leaders}
+    for leader, device in leaders:
+        group = company(leader, device, order, taken, snapshot, policy)
         taken.update(ready.request_id for ready in group)
         yield Placed(
             device=device,
             request_ids=tuple(ready.request_id for ready in group),
-            predicted_s=_group_s(group, snapshot),
-            move_s=_move_s(leader, device),
+            predicted_s=group_s(group, snapshot),
+            move_s=_move_s(leader.ready, device),
         )
 
 
@@ -118,43 +125,3 @@ def _device_for(ready: Ready, free: dict[int, Device], busy: dict[int, float]) -
 def _move_s(ready: Ready, device: int) -> float:
     moves = ready.device is not None and ready.device != device
     return ready.move_s or 0.0 if moves else 0.0
-
-
-def _company(
-    leader: Ready, device: int, order: Sequence[Ready], taken: set[RequestId], snapshot: Snapshot
-) -> list[Ready]:
-    """Return the leader and those that share its forward: who may, and for whom it pays.
-
-    It pays when the stack takes less than its parts one after the other, and delays nobody in it
-    beyond a deadline.
-    """
-    group = [leader]
-    seconds = snapshot.stack_s.get(leader.stack or "", ())
-    items, alone_s = leader.items, leader.unit_s
-    if not seconds:
-        return group
-    slack = leader.slack_s(snapshot.now) + leader.unit_s
-    for other in order:
-        if items >= len(seconds):
-            break
-        if (
-            other is leader
-            or other.stack != leader.stack
-            or other.request_id in taken
-            or other.device not in (None, device)
-            or items + other.items > len(seconds)
-        ):
-            continue
-        stacked_s = seconds[items + other.items - 1]
-        room = min(slack, other.slack_s(snapshot.now) + other.unit_s)
-        if stacked_s < alone_s + other.unit_s and stacked_s <= room:
-            group.append(other)
-            items, alone_s, slack = items + other.items, stacked_s, room
-    return group
-
-
-def _group_s(group: Sequence[Ready], snapshot: Snapshot) -> float:
-    if len(group) == 1:
-        return group[0].unit_s
-    items = sum(ready.items for ready in group)
-    return snapshot.stack_s[group[0].stack or ""][items - 1]

@@ -37,6 +37,16 @@ class NextUnit:
     move_s: float | None = None
 
 
+@dataclass(slots=True)
+class _Turn:
+    """A request whose unit runs; device_s: its part of what the unit took, once that is known."""
+
+    ready: Ready
+    tick: int
+    device: int
+    device_s: float = 0.0
+
+
 class Ledger:
     """Used by one thread."""
 
@@ -54,7 +64,7 @@ class Ledger:
         self._present: Counter[str] = Counter()
         self._waiting: dict[RequestId, Waiting] = {}
         self._ready: dict[RequestId, Ready] = {}
-        self._running: dict[RequestId, Ready] = {}
+        self._running: dict[RequestId, _Turn] = {}
         self._devices = [Device(index=index) for index in range(num_devices)]
         self._tick = 0
 
@@ -65,22 +75,33 @@ class Ledger:
         self._waiting[waiting.request_id] = waiting
         self._enter(waiting.tenant)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits for admission or for its turn."""
+        return bool(self._waiting or self._ready)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for admission."""
+        return len(self._waiting)
+
     def snapshot(self, now: float, stack_costs: StackCosts = lambda key: ()) -> Snapshot:
         """Show what there is to decide.
 
         stack_costs: gives predicted seconds of 1, 2, ... stacked calls; asked for keys that
         two or more ready requests have.
         """
-        ready = tuple(self._ready.values())
+        waiting, ready = tuple(self._waiting.values()), tuple(self._ready.values())
         keys = Counter(r.stack for r in ready if r.stack is not None)
         return Snapshot(
             tick=self._tick,
             now=now,
-            waiting=tuple(self._waiting.values()),
+            waiting=waiting,
             ready=ready,
             devices=tuple(self._devices),
             tenants=dict(self._tenants),
             room=self.reservations.room,
+            top_priority=max([0, *(entry.priority for entry in (*waiting, *ready))]),
             resident=self.reservations.resident,
             stack_s={key: stack_costs(key) for key, count in keys.items() if count > 1},
         )
@@ -116,7 +137,7 @@ class Ledger:
         self._devices[unit.device] = Device(index=unit.device, free_at=end)
         for request_id in unit.request_ids:
             ready = self._ready.pop(request_id)
-            self._running[request_id] = replace(ready, last_turn=tick, device=unit.device)
+            self._running[request_id] = _Turn(ready, tick, unit.device)
 
     def stop(self, unit: Placed, device_s: float) -> None:
         """Mark the device as free and charge what the unit took to those who are still here.
@@ -125,28 +146,31 @@ class Ledger:
         """
         self._devices[unit.device] = Device(index=unit.device)
         here = [self._running[name] for name in unit.request_ids if name in self._running]
-        items = sum(ready.items for ready in here)
-        for ready in here:
-            part = device_s * ready.items / items
-            charged = replace(ready, attained_s=ready.attained_s + part)
-            self._running[ready.request_id] = charged
-            share = self._tenants[ready.tenant]
-            self._tenants[ready.tenant] = replace(share, attained_s=share.attained_s + part)
+        items = sum(turn.ready.items for turn in here)
+        for turn in here:
+            turn.device_s = device_s * turn.ready.items / items
+            tenant = turn.ready.tenant
+            share = self._tenants[tenant]
+            self._tenants[tenant] = TenantShare(
+                weight=share.weight, attained_s=share.attained_s + turn.device_s
+            )
 
     def proceed(self, request_id: RequestId, following: NextUnit, now: float) -> None:
         """Make a request ready for its next unit, and give back what it no longer needs."""
-        ready = self._running.pop(request_id)
+        turn = self._running.pop(request_id)
         self._ready[request_id] = replace(
-            ready,
+            turn.ready,
             waiting_since_s=now,
+            last_turn=turn.tick,
+            device=turn.device,
+            attained_s=turn.ready.attained_s + turn.device_s,
             unit_s=following.unit_s,
             remaining_s=following.remaining_s,
             stack=following.stack,
             items=following.items,
             move_s=following.move_s,
         )
-        held = self.reservations.of(request_id)
-        self.reservations.shrink(request_id, replace(held, compute_s=following.remaining_s))
+        self.reservations.spend(request_id, following.remaining_s)
 
     def shrink(self, request_id: RequestId, need: Resources) -> None:
         """Give back what a request no longer needs before it ends."""
@@ -155,8 +179,13 @@ class Ledger:
     def leave(self, request_id: RequestId) -> None:
         """Forget a request that has ended, wherever it was, and give back all that it held."""
         self.reservations.release(request_id)
-        for place in (self._waiting, self._ready, self._running):
-            entry = place.pop(request_id, None)
+        turn = self._running.pop(request_id, None)
+        entries = (
+            self._waiting.pop(request_id, None),
+            self._ready.pop(request_id, None),
+            None if turn is None else turn.ready,
+        )
+        for entry in entries:
             if entry is not None:
                 self._present[entry.tenant] -= 1
 

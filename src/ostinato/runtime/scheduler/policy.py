@@ -1,15 +1,18 @@
 """Who goes first: an order over requests, and nothing else.
 
 A policy is asked for a sort key of one request in one snapshot, so it can neither forget a request
-nor run two. Starvation is ruled out here as well: every policy but the baseline lets a request
-that has waited many times its own unit go before the others.
+nor run two. Starvation is ruled out here as well: a request that has waited many times its own unit
+is overdue, and whoever has been overdue longest goes first. Who comes later, or has had its turn,
+is behind it, so it waits for one unit of each that are there, however many keep coming.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ostinato.errors import BadInput
 from ostinato.runtime.scheduler.snapshot import Ready, Snapshot, TenantShare, Waiting
 
 Rank = tuple[float, ...]
@@ -59,14 +62,14 @@ class FifoRequest:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin(FifoRequest):
-    """The highest priority first; among equals, whoever waited most turns."""
+    """The highest priority first; among equals, whoever waited longest."""
 
     name: str = "round-robin"
 
     def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
-        """Return priority, then the latest turn."""
+        """Return priority, then since when it waits."""
         del snapshot
-        return (-ready.priority, ready.last_turn, ready.arrival)
+        return (-ready.priority, ready.waiting_since_s, ready.arrival)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +78,27 @@ class FairShare:
 
     Both count device-seconds, so a tenant of long requests and one of short ones get the same. New
     requests have had nothing, so a short one passes a long one that is well under way.
-    priority outranks shares. patience: a request that has waited this many times its own unit
-    goes first, so that it keeps about 1 / patience of the device under any load of the others.
+    priority outranks shares, until waiting has raised the others: one level every `age_s` seconds,
+    never beyond the highest that is there. patience: a tenant's request that has waited this many
+    times its own unit goes before the tenant's others; it never costs another tenant its share.
     """
 
     patience: float = 20.0
+    age_s: float = 60.0
     name: str = "fair-share"
 
     def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
-        """Return patience, priority, the tenant's claim, the request's."""
-        late = overdue(ready, snapshot.now, self.patience)
+        """Return priority, the tenant's claim, patience, the request's claim."""
+        waited_s = snapshot.now - ready.waiting_since_s
+        level = _raised(ready.priority, waited_s / self.age_s, snapshot)
+        due_s = overdue_since(ready, snapshot.now, self.patience)
         tenant = _share(ready.tenant, snapshot)
-        return (-late, -ready.priority, tenant.claim, ready.attained_s, ready.arrival)
+        return (-level, tenant.claim, due_s, ready.attained_s, ready.arrival)
 
     def admission_rank(self, waiting: Waiting, snapshot: Snapshot) -> Rank:
         """Return priority, the tenant's claim, the order of arrival."""
-        tenant = _share(waiting.tenant, snapshot)
-        return (-waiting.priority, tenant.claim, waiting.arrival)
+        level = _raised(waiting.priority, (snapshot.now - waiting.arrived_s) / self.age_s, snapshot)
+        return (-level, _share(waiting.tenant, snapshot).claim, waiting.arrival)
 
     def hopeless(self, ready: Ready, snapshot: Snapshot) -> bool:
         """Never: a deadline that passes is noticed when it has passed."""
@@ -103,18 +110,18 @@ class FairShare:
 class ShortestRemaining:
     """Whoever will be done soonest: the least mean time to finish, at the cost of long requests."""
 
-    patience: float = 20.0
+    patience: float = 100.0
     name: str = "shortest-remaining"
 
     def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
         """Return patience, then the seconds to go."""
-        late = overdue(ready, snapshot.now, self.patience)
-        return (-late, ready.remaining_s, ready.arrival)
+        due_s = overdue_since(ready, snapshot.now, self.patience)
+        return (due_s, ready.remaining_s, ready.arrival)
 
     def admission_rank(self, waiting: Waiting, snapshot: Snapshot) -> Rank:
-        """Return the seconds to go."""
-        del snapshot
-        return (waiting.remaining_s, waiting.arrival)
+        """Return patience, then the seconds to go."""
+        due_s = _admission_overdue_since(waiting, snapshot.now, self.patience)
+        return (due_s, waiting.remaining_s, waiting.arrival)
 
     def hopeless(self, ready: Ready, snapshot: Snapshot) -> bool:
         """Never."""
@@ -129,23 +136,31 @@ class Deadline:
     Earliest-deadline-first meets every set of deadlines on one device that can be met at all (Liu
     and Layland 1973), and falls apart when they cannot; so who cannot make it is cut off as soon
     as the cost model knows. margin: a request is given up when its predicted seconds, less this
-    share of them, do not fit.
+    share of them, do not fit. patience: a request without a deadline that has waited this many
+    times its own unit is due at once.
     """
 
     margin: float = 0.1
+    patience: float = 100.0
     others: Policy = field(default_factory=FairShare)
     name: str = "deadline"
 
     def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
         """Return deadlines first; without one, what `others` says."""
-        if ready.deadline_s is not None:
-            return (0.0, ready.deadline_s, ready.arrival)
+        due_s = ready.deadline_s
+        if due_s is None:
+            due_s = overdue_since(ready, snapshot.now, self.patience)
+        if due_s < math.inf:
+            return (0.0, due_s, ready.arrival)
         return (1.0, *self.others.rank(ready, snapshot))
 
     def admission_rank(self, waiting: Waiting, snapshot: Snapshot) -> Rank:
         """Return the same of requests that wait."""
-        if waiting.deadline_s is not None:
-            return (0.0, waiting.deadline_s, waiting.arrival)
+        due_s = waiting.deadline_s
+        if due_s is None:
+            due_s = _admission_overdue_since(waiting, snapshot.now, self.patience)
+        if due_s < math.inf:
+            return (0.0, due_s, waiting.arrival)
         return (1.0, *self.others.admission_rank(waiting, snapshot))
 
     def hopeless(self, ready: Ready, snapshot: Snapshot) -> bool:
@@ -176,10 +191,40 @@ class AgedPriority:
         return False
 
 
-def overdue(ready: Ready, now: float, patience: float) -> float:
-    """Return how many times its unit a request has waited beyond `patience`, 0 within it."""
-    waited = now - ready.waiting_since_s
-    return max(0.0, waited / max(ready.unit_s, 1e-9) - patience)
+def policies() -> tuple[Policy, ...]:
+    """Return every policy as it is by default."""
+    return (
+        FairShare(),
+        FifoRequest(),
+        RoundRobin(),
+        ShortestRemaining(),
+        Deadline(),
+        AgedPriority(),
+    )
+
+
+def policy_named(name: str) -> Policy:
+    """Return the policy of a name; raises BadInput that lists the names."""
+    found = {policy.name: policy for policy in policies()}
+    if name not in found:
+        raise BadInput(f"no policy {name!r}; expected one of: {', '.join(found)}")
+    return found[name]
+
+
+def overdue_since(ready: Ready, now: float, patience: float) -> float:
+    """Return the instant at which a request had waited `patience` units; infinite before it."""
+    due_s = ready.waiting_since_s + patience * ready.unit_s
+    return due_s if due_s < now else math.inf
+
+
+def _admission_overdue_since(waiting: Waiting, now: float, patience: float) -> float:
+    due_s = waiting.arrived_s + patience * waiting.remaining_s
+    return due_s if due_s < now else math.inf
+
+
+def _raised(priority: int, levels: float, snapshot: Snapshot) -> int:
+    """Return a priority that waiting has raised by whole levels, not above the highest there is."""
+    return min(priority + int(levels), max(priority, snapshot.top_priority))
 
 
 def _share(tenant: str, snapshot: Snapshot) -> TenantShare:

@@ -98,7 +98,8 @@ class TenantShare:
 class Snapshot:
     """All that a decision depends on.
 
-    room: what is not reserved. resident: components whose weights have their room. stack_s: by
+    room: what is not reserved. top_priority: the highest of those that wait or are ready, if it is
+    above 0. resident: components whose weights have their room. stack_s: by
     stack key, predicted seconds of 1, 2, ... stacked calls; as many as may be stacked.
     """
 
@@ -109,6 +110,7 @@ class Snapshot:
     devices: tuple[Device, ...]
     tenants: dict[str, TenantShare]
     room: Resources
+    top_priority: int = 0
     resident: frozenset[str] = frozenset()
     stack_s: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 

@@ -27,10 +27,11 @@ class Outcome(StrEnum):
 class UnitRecord:
     """One executed unit, or several that shared a forward.
 
-    start_s, end_s: the process's monotonic clock. nodes: the program's node of each request, in
-    order. ops: `component.op` of the calls, without repeats. items: calls that ran as one; 1 when
-    nothing was shared. predicted_s, device_s: what was expected, what it took; load_s: spent on
-    loading weights before it, which is not part of device_s.
+    start_s, end_s: the process's monotonic clock, weights loaded before start_s. nodes: the
+    program's node of each request, in order. ops: `component.op` of the calls, without repeats.
+    items: calls that ran as one; 1 when nothing was shared. predicted_s, device_s: what was
+    expected, what it took; load_s: spent on loading weights before it, which is not part of
+    device_s.
     """
 
     tick: int
@@ -51,11 +52,15 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How full the engine is: counts of requests, room taken, bytes of K/V pages by model."""
+    """How full the engine is: counts of requests, room taken and left, bytes by model.
+
+    page_bytes: of K/V pages in use. weight_bytes: of resident weights.
+    """
 
     waiting: int
     ready: int
     reserved: Resources
+    room: Resources
     page_bytes: dict[str, int]
     weight_bytes: dict[str, int]
 

@@ -1,0 +1,35 @@
+"""Traces, their profiles, and the engine's scheduler run on them under a virtual clock."""
+
+from ostinato.runtime.simulate.metrics import Latency as Latency
+from ostinato.runtime.simulate.metrics import deadline_hit_rate as deadline_hit_rate
+from ostinato.runtime.simulate.metrics import jain_index as jain_index
+from ostinato.runtime.simulate.metrics import latencies as latencies
+from ostinato.runtime.simulate.metrics import tenant_fairness as tenant_fairness
+from ostinato.runtime.simulate.metrics import throughput_per_s as throughput_per_s
+from ostinato.runtime.simulate.optimum import Optimum as Optimum
+from ostinato.runtime.simulate.optimum import offline_optimum as offline_optimum
+from ostinato.runtime.simulate.profile import ClassProfile as ClassProfile
+from ostinato.runtime.simulate.profile import Profiles as Profiles
+from ostinato.runtime.simulate.profile import Stage as Stage
+from ostinato.runtime.simulate.result import Ending as Ending
+from ostinato.runtime.simulate.result import RequestRecord as RequestRecord
+from ostinato.runtime.simulate.result import RunRecord as RunRecord
+from ostinato.runtime.simulate.result import Service as Service
+from ostinato.runtime.simulate.result import SimResult as SimResult
+from ostinato.runtime.simulate.run import replay as replay
+from ostinato.runtime.simulate.run import simulate as simulate
+from ostinato.runtime.simulate.stored import load_profiles as load_profiles
+from ostinato.runtime.simulate.stored import load_trace as load_trace
+from ostinato.runtime.simulate.stored import save as save
+from ostinato.runtime.simulate.stored import stored_profiles as stored_profiles
+from ostinato.runtime.simulate.stored import trace_names as trace_names
+from ostinato.runtime.simulate.summary import optimum_figures as optimum_figures
+from ostinato.runtime.simulate.summary import run_figures as run_figures
+from ostinato.runtime.simulate.trace import Arrival as Arrival
+from ostinato.runtime.simulate.trace import DiurnalTraffic as DiurnalTraffic
+from ostinato.runtime.simulate.trace import Planned as Planned
+from ostinato.runtime.simulate.trace import TimeUnit as TimeUnit
+from ostinato.runtime.simulate.trace import Trace as Trace
+from ostinato.runtime.simulate.trace import TraceClass as TraceClass
+from ostinato.runtime.simulate.trace import plan_arrivals as plan_arrivals
+from ostinato.runtime.simulate.trace import request_of as request_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostinato.errors import AdmissionInfeasible, OstinatoError
-from ostinato.loop.cost import PricedCall
 from ostinato.runtime.about import AboutUnit
 from ostinato.runtime.needs import need_of, weights_of
 from ostinato.runtime.pricing import Priced, Pricing
@@ -123,12 +122,12 @@ class Desk:
 
     def _run(self, unit: Placed, now: float, tick: int) -> None:
         group = [self._active[request_id] for request_id in unit.request_ids]
-        measured = self._measured_by(group)
+        priced = [self._next[request_id] for request_id in unit.request_ids]
         about = None if self._witness is None else AboutUnit.of(unit, group, tick)
         self._ledger.start(unit, now, tick)
         ran = self._turns.run(group)
         self._ledger.stop(unit, ran.device_s)
-        self._learn(group, measured, ran)
+        self._learn(group, priced, ran)
         for running, end in zip(group, ran.ends, strict=True):
             if end is None:
                 self._ledger.proceed(running.spec.request_id, self._priced(running), ran.end_s)
@@ -140,29 +139,26 @@ class Desk:
             self._witness.executed(about.record(ran))
             self._witness.level(self._level())
 
-    def _measured_by(self, group: Sequence[RunningRequest]) -> tuple[PricedCall, ...]:
-        """Return what a group's times are learnt by, before it runs: its plans are then gone."""
-        if len(group) == 1:
-            return self._next[group[0].spec.request_id].calls
-        return self._pricing.stack_entries([running.upcoming() for running in group])
-
-    def _learn(
-        self, group: Sequence[RunningRequest], measured: tuple[PricedCall, ...], ran: Ran
-    ) -> None:
+    def _learn(self, group: Sequence[RunningRequest], priced: Sequence[Priced], ran: Ran) -> None:
         """Teach the cost model, unless something went wrong: then times mean nothing."""
         if any(running.failed for running in group):
             return
-        first = self._next[group[0].spec.request_id]
         if len(group) == 1:
-            self._pricing.learn(first, (*group[0].calls_s, group[0].advance_s))
+            self._pricing.learn(priced[0], (*group[0].calls_s, group[0].advance_s))
         elif ran.stacked:
             advances_s = [running.advance_s for running in group]
-            self._pricing.learn_stack(measured, ran.executed_s, advances_s)
-        elif first.unit.stack is not None:
-            self._pricing.forbid(first.unit.stack)
+            self._pricing.learn_stack(priced, ran.executed_s, advances_s)
+        elif (stack := priced[0].unit.stack) is not None:
+            self._pricing.forbid(stack)
 
     def _priced(self, running: RunningRequest) -> NextUnit:
-        priced = self._next[running.spec.request_id] = self._pricing.price(running.upcoming())
+        upcoming = running.upcoming()
+        try:
+            priced = self._pricing.price(upcoming)
+        except BaseException as error:  # of a component of this request's: its next turn's
+            running.meet(error)
+            priced = self._pricing.price(upcoming._replace(plan=None))
+        self._next[running.spec.request_id] = priced
         return priced.unit
 
     def _make_room(self) -> None:
@@ -183,6 +179,7 @@ class Desk:
             waiting=self._ledger.num_waiting,
             ready=len(self._active) - self._ledger.num_waiting,
             reserved=reservations.held,
+            room=reservations.room,
             page_bytes=pages,
             weight_bytes={name: int(size) for name, size in reservations.weights.items()},
         )

@@ -1,64 +1,65 @@
 """What units will cost, as the scheduler needs to know it, and what they took, as the model learns.
 
 A request's next unit is priced call by call. Those after it are priced by their node, since their
-plans are not known yet: what a unit of that node took at this size.
+plans are not known yet: what a unit of that node took at this size. What depends on shapes alone is
+worked out once for each shape: a price must cost far less than the unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from ostinato.loop.batch import BatchKey
-from ostinato.loop.cost import PricedCall, observe, plan_work, predict, stack_work
+from ostinato.loop.batch import batch_key
+from ostinato.loop.cost import PricedCall, observe, plan_work
 from ostinato.request import GenerationSpec
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.scheduler import NextUnit
+from ostinato.runtime.signature import plan_signature
 from ostinato.work import CostKey, CostModel, OpWork, WorkPlan
 
 _UNIT_OP = "unit"
 # Stands for the shape of a unit whose calls are not known yet; measurements put the scale right.
 _FLOPS_PER_PIXEL = 1e5
-_MOST_KEYS = 4096  # shapes that are remembered; more than any traffic mixes, and then forgotten
+_MOST_SHAPES = 4096  # that are remembered; more than any traffic mixes, and then begun anew
+_TABLE_USES = 8  # of a table of stacked costs before it is made anew from what was learnt since
 
 
 class NextPlan(NamedTuple):
     """What is known of a request's next unit before it runs.
 
-    plan: None before the request has begun. resident: whether its components are in memory.
-    plans_left: plans that each node has yet to run, this one among them.
+    plan: None before the request has begun, or when its components are not in memory.
+    stackable: whether it may share a forward. plans_left: plans that each node has yet to run, this
+    one among them.
     """
 
     model: ResidentModel
     spec: GenerationSpec
     node: str
     plan: WorkPlan | None
-    resident: bool
-    batch_key: BatchKey | None
+    stackable: bool
     plans_left: Mapping[str, int]
+
+
+class Shape(NamedTuple):
+    """What all plans of one shape share; entries: of its calls and its `advance`.
+
+    stack: what plans can be stacked by, None for one that runs alone.
+    """
+
+    entries: tuple[PricedCall, ...]
+    stack: str | None
 
 
 class Priced(NamedTuple):
     """A next unit with its price, and by what it is measured; no tensor of the request.
 
-    calls: entries of its calls and its `advance`, () when they are not known. whole: the entry of
-    the unit as one of its node.
+    shape: None where its calls are not known. whole: the entry of the unit as one of its node.
     """
 
     unit: NextUnit
-    calls: tuple[PricedCall, ...]
+    shape: Shape | None
     whole: PricedCall
-
-
-class _Example(NamedTuple):
-    """What stacks of one key are priced by: one call of it, the `advance` of a plan, its calls.
-
-    Keys and counts only: a plan would keep the tensors of a request that has ended.
-    """
-
-    call: PricedCall
-    advance: PricedCall
-    num_calls: int
 
 
 class Pricing:
@@ -68,101 +69,125 @@ class Pricing:
         """Take the cost model that is asked and taught; max_batch: most calls of a stack."""
         self.costs = costs
         self._max_batch = max_batch
-        self._stacks: dict[tuple[str, BatchKey], str] = {}
-        self._examples: dict[str, _Example] = {}
+        self._shapes: dict[Hashable, Shape] = {}
+        self._wholes: dict[Hashable, PricedCall] = {}
+        self._of_stack: dict[str, Shape] = {}
+        self._tables: dict[str, tuple[int, tuple[float, ...]]] = {}
         self._forbidden: set[str] = set()
 
     def price(self, upcoming: NextPlan) -> Priced:
-        """Price the next unit and what follows it."""
-        entries: tuple[PricedCall, ...] = ()
-        ahead = {node: self._node_s(upcoming, node) for node in upcoming.plans_left}
-        unit_s = ahead.get(upcoming.node, 0.0)
-        if upcoming.plan is not None and upcoming.resident:
-            entries = plan_work(
-                upcoming.plan,
-                upcoming.model.component,
-                model_id=upcoming.model.card.model_id,
-                node=upcoming.node,
-            )
-            unit_s = predict(self.costs, entries)
-        left = sum(count * ahead[node] for node, count in upcoming.plans_left.items())
+        """Price the next unit and what follows it.
+
+        Raises whatever a component raises when it is asked for an estimate, or what it stacks.
+        """
+        shape = self._shape(upcoming)
+        whole = self._whole(upcoming, upcoming.node)
+        whole_s = self.costs.predict(*whole)
+        unit_s = whole_s
+        if shape is not None:
+            unit_s = sum(self.costs.predict(*entry) for entry in shape.entries)
+        left_s = self.total_s(upcoming.model, upcoming.spec, upcoming.plans_left)
+        stack = shape.stack if shape is not None else None
         unit = NextUnit(
             unit_s=unit_s,
-            remaining_s=max(unit_s, left + unit_s - ahead.get(upcoming.node, 0.0)),
-            stack=self._stack(upcoming, entries),
+            remaining_s=max(unit_s, left_s + unit_s - whole_s),
+            stack=None if stack in self._forbidden else stack,
             items=len(upcoming.plan.calls) if upcoming.plan is not None else 1,
         )
-        return Priced(unit, entries, _node_entry(upcoming, upcoming.node))
+        return Priced(unit, shape, whole)
 
     def total_s(
         self, model: ResidentModel, spec: GenerationSpec, plans: Mapping[str, int]
     ) -> float:
-        """Price a request that has not begun."""
-        upcoming = NextPlan(model, spec, "", None, False, None, plans)
-        return sum(count * self._node_s(upcoming, node) for node, count in plans.items())
+        """Price so many plans of each node."""
+        upcoming = NextPlan(model, spec, "", None, False, plans)
+        return sum(
+            count * self.costs.predict(*self._whole(upcoming, node))
+            for node, count in plans.items()
+            if count
+        )
 
     def stack_costs(self, stack: str) -> tuple[float, ...]:
         """Return predicted seconds of 1, 2, ... stacked calls of a key."""
-        example = self._examples.get(stack)
-        if example is None or stack in self._forbidden:
+        shape = self._of_stack.get(stack)
+        if shape is None or stack in self._forbidden:
             return ()
-        advance_s = self.costs.predict(*example.advance)
-        return tuple(
-            self.costs.predict(
-                example.call.key._replace(items=items), example.call.work.times(items)
-            )
-            + advance_s * -(-items // example.num_calls)
-            for items in range(1, self._max_batch + 1)
-        )
+        uses, table = self._tables.get(stack, (0, ()))
+        if not uses:
+            uses, table = _TABLE_USES, self._table(shape)
+        self._tables[stack] = (uses - 1, table)
+        return table
 
     def learn(self, priced: Priced, seconds: Sequence[float]) -> None:
         """Learn what a unit took that ran alone: each call, then its `advance`."""
-        if priced.calls:
-            observe(self.costs, priced.calls, seconds)
+        if priced.shape is not None:
+            observe(self.costs, priced.shape.entries, seconds)
         observe(self.costs, (priced.whole,), (sum(seconds),))
 
-    def stack_entries(self, units: Sequence[NextPlan]) -> tuple[PricedCall, ...]:
-        """Return by what a stack is measured: all its calls, then the `advance` of each plan."""
-        first = units[0]
-        return stack_work(
-            [unit.plan for unit in units if unit.plan is not None],
-            first.model.component,
-            model_id=first.model.card.model_id,
-            node=first.node,
-        )
-
     def learn_stack(
-        self, entries: Sequence[PricedCall], executed_s: float, advances_s: Sequence[float]
+        self, group: Sequence[Priced], executed_s: float, advances_s: Sequence[float]
     ) -> None:
-        """Learn what a stack took, and the `advance` of each of its plans."""
-        observe(self.costs, entries, (executed_s, *advances_s))
+        """Learn what a stack took, and the `advance` of each of its plans.
+
+        Calls of one key may still attend to more or less: the stack counts as one of its largest
+        call, at the same operations a second.
+        """
+        shapes = [priced.shape for priced in group if priced.shape is not None]
+        calls = [call for shape in shapes for call in shape.entries[:-1]]
+        largest = max(calls, key=lambda call: call.work.flops)
+        flops = sum(call.work.flops for call in calls)
+        scale = len(calls) * largest.work.flops / flops if flops > 0 else 1.0
+        key = largest.key._replace(items=len(calls))
+        self.costs.observe(key, largest.work.times(len(calls)), scale * executed_s)
+        for shape, advance_s in zip(shapes, advances_s, strict=True):
+            self.costs.observe(*shape.entries[-1], advance_s)
 
     def forbid(self, stack: str) -> None:
         """Never stack by this key again: the rules of this processor do not allow it."""
-        if len(self._forbidden) >= _MOST_KEYS:
+        if len(self._forbidden) >= _MOST_SHAPES:
             self._forbidden.clear()
         self._forbidden.add(stack)
 
-    def _stack(self, upcoming: NextPlan, entries: tuple[PricedCall, ...]) -> str | None:
-        if self._max_batch < 2 or upcoming.batch_key is None or not entries:
+    def _table(self, shape: Shape) -> tuple[float, ...]:
+        call, *_, advance = shape.entries
+        advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
+        return tuple(
+            self.costs.predict(call.key._replace(items=items), call.work.times(items))
+            + advance_s * -(-items // num_calls)
+            for items in range(1, self._max_batch + 1)
+        )
+
+    def _shape(self, upcoming: NextPlan) -> Shape | None:
+        if upcoming.plan is None:
             return None
-        found = (upcoming.model.card.model_id, upcoming.batch_key)
-        stack = self._stacks.get(found)
-        if stack is None:
-            if len(self._stacks) >= _MOST_KEYS:
-                self._stacks.clear()
-                self._examples.clear()
-            stack = self._stacks[found] = f"{found[0]} {found[1]!r}"
-        self._examples[stack] = _Example(entries[0], entries[-1], len(entries) - 1)
-        return None if stack in self._forbidden else stack
+        model_id = upcoming.model.card.model_id
+        signature = (model_id, upcoming.node, plan_signature(upcoming.plan))
+        found = self._shapes.get(signature)
+        if found is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                for known in (self._shapes, self._of_stack, self._tables):
+                    known.clear()
+            entries = plan_work(
+                upcoming.plan, upcoming.model.component, model_id=model_id, node=upcoming.node
+            )
+            stacks = upcoming.stackable and self._max_batch > 1
+            key = batch_key(upcoming.plan, upcoming.model.component) if stacks else None
+            stack = None if key is None else f"{model_id} {key!r}"
+            found = self._shapes[signature] = Shape(entries, stack)
+        if found.stack is not None:
+            self._of_stack[found.stack] = found
+        return found
 
-    def _node_s(self, upcoming: NextPlan, node: str) -> float:
-        return self.costs.predict(*_node_entry(upcoming, node))
-
-
-def _node_entry(upcoming: NextPlan, node: str) -> PricedCall:
-    spec = upcoming.spec
-    form = f"{spec.height}x{spec.width}x{spec.num_frames} {spec.guidance_scale > 1.0}"
-    key = CostKey(f"{upcoming.model.card.model_id}/{node}", _UNIT_OP, form, 1)
-    pixels = spec.height * spec.width * spec.num_frames
-    return PricedCall(key, OpWork(flops=_FLOPS_PER_PIXEL * pixels))
+    def _whole(self, upcoming: NextPlan, node: str) -> PricedCall:
+        spec = upcoming.spec
+        size = (spec.height, spec.width, spec.num_frames, spec.guidance_scale > 1.0)
+        signature = (upcoming.model.card.model_id, node, size)
+        found = self._wholes.get(signature)
+        if found is None:
+            if len(self._wholes) >= _MOST_SHAPES:
+                self._wholes.clear()
+            key = CostKey(f"{signature[0]}/{node}", _UNIT_OP, repr(size), 1)
+            pixels = spec.height * spec.width * spec.num_frames
+            work = OpWork(flops=_FLOPS_PER_PIXEL * pixels)
+            found = self._wholes[signature] = PricedCall(key, work)
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from ostinato.backend.importing import load_object
@@ -25,12 +25,17 @@ class ResidentModel:
         self.pages = KVPool()
         self._components: dict[str, Component] = {}
         self._facts: dict[str, object] = {}
+        self._weight_bytes: dict[str, int] = {}
         self._loops: dict[str, Loop[object]] = {}
 
     @property
     def loaded(self) -> tuple[str, ...]:
         """Names of the components that are in memory."""
         return tuple(self._components)
+
+    def holds(self, names: Iterable[str]) -> bool:
+        """Whether all of these components are in memory."""
+        return all(name in self._components for name in names)
 
     def component(self, name: str) -> Component:
         """Return a component, loading it on first use; raises InvalidCheckpoint."""
@@ -42,8 +47,11 @@ class ResidentModel:
 
     def weight_bytes(self, name: str) -> int:
         """Return the bytes of a component's weight files; 0 for one that has none of its own."""
-        folder = self.folder / self.card.component(name).subfolder
-        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        if name not in self._weight_bytes:
+            folder = self.folder / self.card.component(name).subfolder
+            files = folder.glob("*.safetensors")
+            self._weight_bytes[name] = sum(file.stat().st_size for file in files)
+        return self._weight_bytes[name]
 
     def unload(self, name: str) -> None:
         """Forget a component's weights; the next plan that names it loads them again."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
-from ostinato.loop.batch import BatchKey, Share, batch_key
+from ostinato.loop.batch import Share
 from ostinato.loop.contract import Done, LoopContext, Ring
 from ostinato.loop.cost import CallClock
 from ostinato.loop.execute import commit, execute
@@ -91,34 +91,23 @@ class RunningRequest:
         assert isinstance(self._plan, WorkPlan), "a request that has begun and has not ended"
         return self._plan
 
-    def batch_key(self) -> BatchKey | None:
-        """Return what the next plan can be stacked by; None before the first turn.
-
-        A component that raises when it is asked has a fault of this request's: its next turn,
-        which it takes alone, raises that.
-        """
-        if not isinstance(self._plan, WorkPlan):
-            return None
-        if not {call.component for call in self._plan.calls} <= set(self.model.loaded):
-            return None
-        try:
-            return batch_key(self._plan, self.model.component)
-        except BaseException as error:
-            self._fault = error
-            return None
+    def meet(self, error: BaseException) -> None:
+        """Take a fault that was met between turns: the next turn, taken alone, raises it."""
+        self._fault = error
 
     def upcoming(self) -> NextPlan:
         """Describe the next unit for pricing."""
         plan = self._plan if isinstance(self._plan, WorkPlan) else None
-        loaded = set(self.model.loaded)
+        if plan is not None and not self.model.holds(call.component for call in plan.calls):
+            plan = None
         return NextPlan(
             model=self.model,
             spec=self.spec,
             node=self.node,
             plan=plan,
-            resident=plan is not None and {call.component for call in plan.calls} <= loaded,
-            batch_key=self.batch_key() if self._observer is None else None,
-            plans_left=dict(self._delivery.plans_left),
+            # With an observer every unit runs by itself.
+            stackable=self._observer is None,
+            plans_left=self._delivery.plans_left,
         )
 
     def begin(self) -> None:

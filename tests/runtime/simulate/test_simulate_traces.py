@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_short_jobs_come_at_gaps_of_twice_their_time() -> None:
     assert trace.classes[first.request_class].num_inference_steps == 40
     assert len(shorts) >= 12
     assert {trace.classes[a.request_class].num_inference_steps for a in shorts} == {4}
-    gaps = [b.at - a.at for a, b in zip(shorts, shorts[1:], strict=False)]
+    gaps = [b.at - a.at for a, b in pairwise(shorts)]
     assert min(gaps) >= 2.0
     fair, fifo = (_figures(trace.name, policy) for policy in (FairShare(), FifoRequest()))
     assert fair["short_p95_over_alone"] < 1.5 < 3 < fifo["short_p95_over_alone"]
@@ -93,7 +94,7 @@ def test_bursts_come_in_three_shapes_and_leave_room_on_average() -> None:
     work_s = sum(profiles.of(planned.request_class).alone_s for planned in arrivals)
     assert len({planned.request_class for planned in arrivals}) == 3
     assert 0.3 < work_s / arrivals[-1].arrived_s < 0.9
-    gaps = [b.arrived_s - a.arrived_s for a, b in zip(arrivals, arrivals[1:], strict=False)]
+    gaps = [b.arrived_s - a.arrived_s for a, b in pairwise(arrivals)]
     mean = sum(gaps) / len(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
     assert variance > 1.2 * mean**2  # a Poisson process has 1

@@ -196,6 +196,30 @@ def test_a_drift_is_followed_within_nine(seed: int, factor: float, before: int) 
     assert model.predict(key(), work(1)) == pytest.approx(factor, rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_shapes_that_did_not_run_follow_the_device(factor: float) -> None:
+    drawn, model, sizes = random.Random(1), CostModel(), (1, 2, 3, 5, 8)
+    for _ in range(WINDOW):
+        for size in sizes:
+            model.observe(key(f"s{size}"), work(size), noisy(drawn, 0.1 * size))
+    for _ in range(12):
+        for size in sizes[:2]:
+            model.observe(key(f"s{size}"), work(size), noisy(drawn, factor * 0.1 * size))
+    for size in (*sizes, 4):
+        assert model.predict(key(f"s{size}"), work(size)) == pytest.approx(
+            factor * 0.1 * size, rel=0.1
+        )
+    kept = CostModel(measured=model.measured())
+    assert kept.predict(key("s8"), work(8)) == pytest.approx(factor * 0.8, rel=0.1)
+
+
+def test_what_takes_less_than_a_millisecond_tells_no_pace() -> None:
+    model = told(CostModel(), key(), work(1), 1.0, WINDOW)
+    told(model, key(op="short"), work(1), 1e-4, WINDOW)
+    told(model, key(op="short"), work(1), 9e-4, WINDOW)
+    assert model.predict(key(), work(1)) == pytest.approx(1.0)
+
+
 amounts = st.floats(allow_nan=True, allow_infinity=True)
 works = st.builds(OpWork, flops=amounts, weight_bytes=amounts, activation_bytes=amounts)
 keys = st.builds(key, st.sampled_from("abcdefgh"), op=st.sampled_from(["x", "y"]))

@@ -4,6 +4,10 @@ A prediction starts from an estimate of operations and bytes, is scaled by what 
 to do, then fitted for each op over the shapes that it ran at, and ends as the median of what this
 very shape took. Medians of a short window bear outliers and follow a drift: fewer than a third of
 wrong measurements, wherever they fall, change little, and nine of sixteen are a majority.
+
+A device also slows down and recovers as a whole. Its pace is what its last measurements took
+against what was known of their shapes; durations are kept as they would be at the pace 1, and
+predicted at the present one, so a shape that did not run for a while is right when it comes back.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from ostinato.work._fit import Coefficients, Point, fit_non_negative, local_rati
 
 WINDOW = 16  # so nine new measurements outvote the old ones
 MAX_SHAPES = 128  # of an op; the one that was measured longest ago is forgotten first
+_PACE_WINDOW = 9  # measurements, a median of which is the pace: five of them move it
+_KNOWN = 8  # measurements of a shape from which on it tells the pace, not the pace what it is
+_TELLING_S = 1e-3  # what takes less tells of overheads and not of the device
 _MIN_POINTS = 3  # distinct amounts of work; fewer cannot tell a fixed cost from a slope
 _FAR = 4.0  # a fit is not trusted further than this from the scaled estimate
 _REFIT = 8  # measurements of known shapes until a fit is renewed; a new shape renews it at once
@@ -160,9 +167,11 @@ class CostModel:
         """Start from rates, or from what an earlier process measured on the same device."""
         self._rates = rates or DeviceRates()
         self._ops: dict[tuple[str, str], _Op] = {}
+        self._pace = 1.0
+        self._paces = deque((1.0,) * _PACE_WINDOW, maxlen=_PACE_WINDOW)
         for entry in measured:
             for seconds in entry.seconds:
-                self.observe(entry.key, entry.work, seconds)
+                self._learn(entry.key, entry.work, seconds)
 
     def predict(self, key: CostKey, work: OpWork) -> float:
         """Return predicted device-seconds, above 0 and finite whatever the estimate says."""
@@ -170,18 +179,23 @@ class CostModel:
         op = self._ops.get(key[:2])
         shape = op.find(key, work) if op is not None else None
         if shape is None:
-            return _within(self._fitted(key, work))
-        if len(shape.seconds) == WINDOW:
-            return shape.median
-        # A first measurement may be a cold one: the fit counts as one more.
-        return _within(median((*shape.seconds, self._fitted(key, work))))
+            seconds = self._fitted(key, work)
+        elif len(shape.seconds) == WINDOW:
+            seconds = shape.median
+        else:  # a first measurement may be a cold one: the fit counts as one more
+            seconds = median((*shape.seconds, self._fitted(key, work)))
+        return _within(self._pace * seconds)
 
     def observe(self, key: CostKey, work: OpWork, seconds: float) -> None:
         """Learn what a call took; a duration that is not above 0 and finite is no measurement."""
-        if 0.0 < seconds < math.inf:
-            op = self._ops.pop(key[:2], None) or _Op()
-            op.add(key, _sound(work), _within(seconds))
-            self._ops[key[:2]] = op
+        op = self._ops.get(key[:2])
+        shape = op.find(key, _sound(work)) if op is not None else None
+        if not 0.0 < seconds < math.inf:
+            return
+        if shape is not None and len(shape.seconds) >= _KNOWN and shape.median >= _TELLING_S:
+            self._paces.append(_within(seconds) / shape.median)
+            self._pace = median(self._paces)
+        self._learn(key, work, _within(seconds) / self._pace)
 
     def knows(self, key: CostKey, work: OpWork) -> bool:
         """Whether this very call was measured."""
@@ -196,10 +210,17 @@ class CostModel:
         """Yield what is worth keeping for the next process, what is longest ago first."""
         for op in self._ops.values():
             for key, shape in op.shapes.items():
-                yield Measured(key=key, work=shape.work, seconds=tuple(shape.seconds))
+                seconds = tuple(_within(self._pace * each) for each in shape.seconds)
+                yield Measured(key=key, work=shape.work, seconds=seconds)
+
+    def _learn(self, key: CostKey, work: OpWork, seconds: float) -> None:
+        if 0.0 < seconds < math.inf:
+            op = self._ops.pop(key[:2], None) or _Op()
+            op.add(key, _sound(work), _within(seconds))
+            self._ops[key[:2]] = op
 
     def _fitted(self, key: CostKey, work: OpWork) -> float:
-        """Return seconds of a shape by other shapes of its op, else by other ops."""
+        """Return seconds of a shape by other shapes of its op, else by other ops; at pace 1."""
         op = self._ops.get(key[:2])
         estimate = self._rates.seconds(work) * self._scale(op)
         found = op.fitted(key, work) if op is not None else None

@@ -68,6 +68,7 @@ def held() -> tuple[list[str], int, int]:
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
+    wait_until(lambda: not any("remote" in name for name in held()[0]))  # of the test before
     before, shared = held(), set(os.listdir("/dev/shm"))
     yield
     wait_until(lambda: held() == before)

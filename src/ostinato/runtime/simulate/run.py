@@ -16,14 +16,14 @@ from ostinato.errors import AdmissionInfeasible, BadInput
 from ostinato.runtime.scheduler import (
     Decision,
     Ledger,
-    NextUnit,
     Placed,
     Policy,
     Snapshot,
     Waiting,
     decide,
 )
-from ostinato.runtime.simulate.profile import ClassProfile, Profiles, Stage
+from ostinato.runtime.simulate.course import Course, mixed
+from ostinato.runtime.simulate.profile import Profiles
 from ostinato.runtime.simulate.result import Ending, RequestRecord, RunRecord, Service, SimResult
 from ostinato.runtime.simulate.trace import Planned, Trace, plan_arrivals
 from ostinato.tasks import RequestId
@@ -85,46 +85,12 @@ def replay(
     return pool.run()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Course:
-    """The units of a class in order, and what drew their durations apart."""
-
-    profile: ClassProfile
-    units: tuple[NextUnit, ...]
-    spreads: tuple[tuple[float, ...], ...]
-
-    @staticmethod
-    def of(profile: ClassProfile) -> _Course:
-        """Lay out the units; what remains is added up from the end."""
-        stages = [stage for stage in profile.stages for _ in range(stage.count)]
-        units: list[NextUnit] = []
-        remaining_s = 0.0
-        for stage in reversed(stages):
-            remaining_s += stage.unit_s
-            units.append(_next_unit(stage, remaining_s, profile.move_s))
-        return _Course(
-            profile=profile,
-            units=tuple(reversed(units)),
-            spreads=tuple(stage.spread for stage in stages),
-        )
-
-
-def _next_unit(stage: Stage, remaining_s: float, move_s: float | None) -> NextUnit:
-    return NextUnit(
-        unit_s=stage.unit_s,
-        remaining_s=remaining_s,
-        stack=stage.stack,
-        items=stage.items,
-        move_s=move_s,
-    )
-
-
 @dataclass(slots=True)
 class _Live:
     """A request under way; num_done: units."""
 
     planned: Planned
-    course: _Course
+    course: Course
     num_done: int = 0
     running: bool = False
     started_s: float | None = None
@@ -154,7 +120,7 @@ class VirtualPool:
         self._decider = decider
         self._seed = seed
         self._num_devices = num_devices
-        self._courses = {name: _Course.of(p) for name, p in profiles.classes.items()}
+        self._courses = {name: Course.of(p) for name, p in profiles.classes.items()}
         self._now = 0.0
         self._num_arrived = 0
         self._num_free = num_devices
@@ -250,7 +216,7 @@ class VirtualPool:
         spread = leader.course.spreads[leader.num_done]
         seconds = unit.predicted_s
         if spread:
-            seconds *= spread[_mixed(self._seed, leader.planned.index, leader.num_done, spread)]
+            seconds *= spread[mixed(self._seed, leader.planned.index, leader.num_done, spread)]
         for request_id in unit.request_ids:
             live = self._live[request_id]
             live.running = True
@@ -301,14 +267,3 @@ class VirtualPool:
                 ending=ending,
             )
         )
-
-
-def _mixed(seed: int, index: int, unit: int, choices: Sequence[float]) -> int:
-    """Draw a place in `choices` from who it is for, so that no policy changes what units take.
-
-    The finalizer of MurmurHash3 (A. Appleby, public domain) mixes the bits.
-    """
-    bits = (seed * 0x9E3779B97F4A7C15 + index * 0xC2B2AE3D27D4EB4F + unit) & (2**64 - 1)
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        bits = ((bits ^ bits >> 33) * factor) & (2**64 - 1)
-    return (bits ^ bits >> 33) % len(choices)

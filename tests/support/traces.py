@@ -27,7 +27,7 @@ from ostinato.runtime.simulate import (
     TraceClass,
     plan_arrivals,
 )
-from ostinato.runtime.simulate.run import VirtualPool
+from ostinato.runtime.simulate.pool import VirtualPool
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, Resources
 

@@ -16,11 +16,13 @@ class Environment:
 
     An empty variable counts as unset.
     num_threads: CPU threads for kernels; None leaves the library's choice.
-    runs_dir: where `ostinato train` keeps checkpoints and metrics (outside any checkout); a
-    leading ~ is the home folder.
+    cache_dir: where what a machine was measured to do is kept from one process to the next; safe
+    to delete. runs_dir: where `ostinato train` keeps checkpoints and metrics (outside any
+    checkout). In both a leading ~ is the home folder.
     """
 
     num_threads: int | None
+    cache_dir: Path
     runs_dir: Path
 
     @staticmethod
@@ -31,10 +33,14 @@ class Environment:
             raise BadInput(
                 f"OSTINATO_NUM_THREADS is {threads!r}; expected a whole number from 1 to 9999"
             )
-        home = os.environ.get("OSTINATO_RUNS_DIR")
+        cache_dir = _folder("OSTINATO_CACHE_DIR", Path.home() / ".cache" / "ostinato")
         return Environment(
             num_threads=int(threads) if threads else None,
-            runs_dir=Path(home).expanduser()
-            if home
-            else Path.home() / ".cache" / "ostinato" / "runs",
+            cache_dir=cache_dir,
+            runs_dir=_folder("OSTINATO_RUNS_DIR", cache_dir / "runs"),
         )
+
+
+def _folder(variable: str, default: Path) -> Path:
+    given = os.environ.get(variable)
+    return Path(given).expanduser() if given else default

@@ -68,12 +68,19 @@ class Report:
 def describe_environment(threads: int) -> dict[str, str]:
     """Return what a figure depends on: processor, threads, torch, source commit."""
     return {
+        **describe_device(threads),
+        "ostinato": version("ostinato"),
+        "commit": _commit(),
+    }
+
+
+def describe_device(threads: int) -> dict[str, str]:
+    """Return what the time of a kernel depends on: processor, threads, cores, torch."""
+    return {
         "processor": _processor(),
         "threads": str(threads),
         "cores": str(os.cpu_count()),
         "torch": version("torch"),
-        "ostinato": version("ostinato"),
-        "commit": _commit(),
     }
 
 

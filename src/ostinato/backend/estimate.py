@@ -41,14 +41,9 @@ def shape_of(value: object) -> tuple[int, ...]:
 
 
 def module_bytes(*modules: nn.Module) -> float:
-    """Return the bytes of the parameters and buffers of modules."""
-    return float(
-        sum(
-            tensor.numel() * tensor.element_size()
-            for module in modules
-            for tensor in (*module.parameters(), *module.buffers())
-        )
-    )
+    """Return the bytes of the parameters of modules; tables that they keep are read in part."""
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    return float(sum(each.numel() * each.element_size() for each in parameters))
 
 
 def total(parts: Iterable[OpWork]) -> OpWork:

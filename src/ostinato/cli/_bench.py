@@ -35,6 +35,11 @@ BENCHMARKS = (
         "what --requests random requests leave behind: finished, cancelled and failed ones",
     ),
     _Benchmark(
+        "cost",
+        "ostinato.bench.cost:run",
+        "what the cost model predicts of a unit before it runs, on shapes seen and not seen",
+    ),
+    _Benchmark(
         "heartbeat",
         "ostinato.bench.heartbeat:run",
         "how late an asyncio program wakes while an engine works, in its process and in another",

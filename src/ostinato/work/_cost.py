@@ -2,7 +2,12 @@
 
 A prediction starts from an estimate of operations and bytes, is scaled by what the device was seen
 to do, then fitted for each op over the shapes that it ran at, and ends as the median of what this
-very shape took. Medians of a short window bear outliers and follow a drift.
+very shape took. Medians of a short window bear outliers and follow a drift: fewer than a third of
+wrong measurements, wherever they fall, change little, and nine of sixteen are a majority.
+
+A device also slows down and recovers as a whole. Its pace is what its last measurements took
+against what was known of their shapes; durations are kept as they would be at the pace 1, and
+predicted at the present one, so a shape that did not run for a while is right when it comes back.
 """
 
 from __future__ import annotations
@@ -10,15 +15,23 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from ostinato.work._fit import Coefficients, Point, fit_non_negative
+from ostinato.work._fit import Coefficients, Point, fit_non_negative, local_ratio
 
 WINDOW = 16  # so nine new measurements outvote the old ones
+MAX_SHAPES = 128  # of an op; the one that was measured longest ago is forgotten first
+_PACE_WINDOW = 9  # measurements, a median of which is the pace: five of them move it
+_KNOWN = 8  # measurements of a shape from which on it tells the pace, not the pace what it is
+_TELLING_S = 1e-3  # what takes less tells of overheads and not of the device
 _MIN_POINTS = 3  # distinct amounts of work; fewer cannot tell a fixed cost from a slope
 _FAR = 4.0  # a fit is not trusted further than this from the scaled estimate
+_REFIT = 8  # measurements of known shapes until a fit is renewed; a new shape renews it at once
+_SAME = 1e-6  # relative; works closer than this are one
+_LEAST_S, _MOST_S = 1e-9, 1e9  # what is ever predicted
+_MOST_WORK = 1e30  # operations or bytes; more is no estimate
 
 
 class CostKey(NamedTuple):
@@ -55,6 +68,12 @@ class OpWork:
         """Bytes that move."""
         return self.weight_bytes + self.activation_bytes
 
+    def resembles(self, other: OpWork) -> bool:
+        """Whether two estimates are the same but for rounding."""
+        return math.isclose(self.flops, other.flops, rel_tol=_SAME) and math.isclose(
+            self.num_bytes, other.num_bytes, rel_tol=_SAME
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRates:
@@ -81,17 +100,64 @@ class Measured:
     seconds: tuple[float, ...]
 
 
-class _Cell:
+@dataclass(slots=True)
+class _Shape:
     """The durations of one key; their median is renewed as they come."""
 
-    def __init__(self, work: OpWork) -> None:
-        self.work = work
-        self.seconds: deque[float] = deque(maxlen=WINDOW)
-        self.median = 0.0
+    work: OpWork
+    seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=WINDOW))
+    median: float = 0.0
 
     def add(self, seconds: float) -> None:
         self.seconds.append(seconds)
         self.median = median(self.seconds)
+
+    def point(self) -> Point:
+        count = len(self.seconds)
+        weight = count / (count + 2.0)  # one measurement is worth half of many
+        return Point(self.work.flops, self.work.num_bytes, self.median, weight)
+
+
+class _Op:
+    """What is known of one op: its shapes, the one measured last at the end, and a fit."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[CostKey, _Shape] = {}
+        self._fit: Coefficients | None = None
+        self._points: dict[CostKey, Point] = {}
+        self._until_refit = 0
+
+    def add(self, key: CostKey, work: OpWork, seconds: float) -> None:
+        shape = self.shapes.pop(key, None)
+        if shape is None or not shape.work.resembles(work):
+            shape, self._until_refit = _Shape(work), 0
+        shape.add(seconds)
+        self.shapes[key] = shape
+        self._until_refit -= 1
+        if len(self.shapes) > MAX_SHAPES:
+            del self.shapes[next(iter(self.shapes))]
+
+    def find(self, key: CostKey, work: OpWork) -> _Shape | None:
+        """Return the shape of a key; none where the key has come to mean other work."""
+        shape = self.shapes.get(key)
+        return shape if shape is not None and shape.work.resembles(work) else None
+
+    def fitted(self, key: CostKey, work: OpWork) -> float | None:
+        """Return seconds by what other shapes took; None where they are too few to tell."""
+        if self._until_refit <= 0:
+            self._renew()
+        if self._fit is None:
+            return None
+        others = [point for other, point in self._points.items() if other != key]
+        ratio = local_ratio(others, self._fit, work.flops, work.num_bytes)
+        return ratio * self._fit.at(work.flops, work.num_bytes)
+
+    def _renew(self) -> None:
+        self._until_refit = _REFIT
+        self._points = {key: shape.point() for key, shape in self.shapes.items()}
+        points = tuple(self._points.values())
+        distinct = {point[:2] for point in points}
+        self._fit = fit_non_negative(points) if len(distinct) >= _MIN_POINTS else None
 
 
 class CostModel:
@@ -100,79 +166,89 @@ class CostModel:
     def __init__(self, rates: DeviceRates | None = None, measured: Iterable[Measured] = ()) -> None:
         """Start from rates, or from what an earlier process measured on the same device."""
         self._rates = rates or DeviceRates()
-        self._ops: dict[tuple[str, str], dict[CostKey, _Cell]] = {}
-        self._fits: dict[tuple[str, str], Coefficients | None] = {}
-        self._scales: dict[tuple[str, str], float] = {}
-        self._device_scale: float | None = None
+        self._ops: dict[tuple[str, str], _Op] = {}
+        self._pace = 1.0
+        self._paces = deque((1.0,) * _PACE_WINDOW, maxlen=_PACE_WINDOW)
         for entry in measured:
             for seconds in entry.seconds:
-                self.observe(entry.key, entry.work, seconds)
+                self._learn(entry.key, entry.work, seconds)
 
     def predict(self, key: CostKey, work: OpWork) -> float:
-        """Return predicted device-seconds, above 0."""
-        cell = self._ops.get(key[:2], {}).get(key)
-        fitted = self._fitted(key, work) if cell is None or len(cell.seconds) < WINDOW else 0.0
-        if cell is None:
-            return fitted
-        if not fitted:
-            return cell.median
-        # One measurement may be a cold one: it counts for two thirds, sixteen for nearly all.
-        share = len(cell.seconds) / (len(cell.seconds) + 0.5)
-        return math.exp(share * math.log(cell.median) + (1 - share) * math.log(fitted))
+        """Return predicted device-seconds, above 0 and finite whatever the estimate says."""
+        work = _sound(work)
+        op = self._ops.get(key[:2])
+        shape = op.find(key, work) if op is not None else None
+        if shape is None:
+            seconds = self._fitted(key, work)
+        elif len(shape.seconds) == WINDOW:
+            seconds = shape.median
+        else:  # a first measurement may be a cold one: the fit counts as one more
+            seconds = median((*shape.seconds, self._fitted(key, work)))
+        return _within(self._pace * seconds)
 
     def observe(self, key: CostKey, work: OpWork, seconds: float) -> None:
         """Learn what a call took; a duration that is not above 0 and finite is no measurement."""
-        if not (0.0 < seconds < math.inf):
+        op = self._ops.get(key[:2])
+        shape = op.find(key, _sound(work)) if op is not None else None
+        if not 0.0 < seconds < math.inf:
             return
-        cells = self._ops.setdefault(key[:2], {})
-        cell = cells.get(key)
-        if cell is None:
-            cell = cells[key] = _Cell(work)
-        cell.add(seconds)
-        self._fits.pop(key[:2], None)
-        self._scales.pop(key[:2], None)
-        self._device_scale = None
+        if shape is not None and len(shape.seconds) >= _KNOWN and shape.median >= _TELLING_S:
+            self._paces.append(_within(seconds) / shape.median)
+            self._pace = median(self._paces)
+        self._learn(key, work, _within(seconds) / self._pace)
 
-    def knows(self, key: CostKey) -> bool:
-        """Whether this very key was measured."""
-        return key in self._ops.get(key[:2], {})
+    def knows(self, key: CostKey, work: OpWork) -> bool:
+        """Whether this very call was measured."""
+        op = self._ops.get(key[:2])
+        return op is not None and op.find(key, _sound(work)) is not None
+
+    def prior(self, work: OpWork) -> float:
+        """Return what is predicted where nothing was ever measured."""
+        return _within(self._rates.seconds(_sound(work)))
 
     def measured(self) -> Iterator[Measured]:
-        """Yield what is worth keeping for the next process."""
-        for cells in self._ops.values():
-            for key, cell in cells.items():
-                yield Measured(key=key, work=cell.work, seconds=tuple(cell.seconds))
+        """Yield what is worth keeping for the next process, what is longest ago first."""
+        for op in self._ops.values():
+            for key, shape in op.shapes.items():
+                seconds = tuple(_within(self._pace * each) for each in shape.seconds)
+                yield Measured(key=key, work=shape.work, seconds=seconds)
+
+    def _learn(self, key: CostKey, work: OpWork, seconds: float) -> None:
+        if 0.0 < seconds < math.inf:
+            op = self._ops.pop(key[:2], None) or _Op()
+            op.add(key, _sound(work), _within(seconds))
+            self._ops[key[:2]] = op
 
     def _fitted(self, key: CostKey, work: OpWork) -> float:
-        op = key[:2]
+        """Return seconds of a shape by other shapes of its op, else by other ops; at pace 1."""
+        op = self._ops.get(key[:2])
         estimate = self._rates.seconds(work) * self._scale(op)
-        if op not in self._fits:
-            self._fits[op] = self._fit(op)
-        found = self._fits[op]
+        found = op.fitted(key, work) if op is not None else None
         if found is None:
             return estimate
-        seconds = found.at(work.flops, work.num_bytes)
-        return min(max(seconds, estimate / _FAR), estimate * _FAR)
+        return min(max(found, estimate / _FAR), estimate * _FAR)
 
-    def _fit(self, op: tuple[str, str]) -> Coefficients | None:
-        cells = self._ops.get(op, {}).values()
-        points = [Point(c.work.flops, c.work.num_bytes, c.median) for c in cells]
-        if len({point[:2] for point in points}) < _MIN_POINTS:
-            return None
-        return fit_non_negative(points)
+    def _scale(self, op: _Op | None) -> float:
+        """Return measured over estimated: of an op, else of all that the device ran."""
+        ops = self._ops.values() if op is None else (op,)
+        ratios = [
+            shape.median / self._rates.seconds(shape.work)
+            for each in ops
+            for shape in each.shapes.values()
+        ]
+        return median(ratios) if ratios else 1.0
 
-    def _scale(self, op: tuple[str, str]) -> float:
-        """Return measured over estimated, for this op, else for all that the device ran."""
-        if op not in self._scales:
-            cells = self._ops.get(op, {}).values()
-            self._scales[op] = median(map(self._ratio, cells)) if cells else self._any_scale()
-        return self._scales[op]
 
-    def _any_scale(self) -> float:
-        if self._device_scale is None:
-            ratios = [self._ratio(cell) for cells in self._ops.values() for cell in cells.values()]
-            self._device_scale = median(ratios) if ratios else 1.0
-        return self._device_scale
+def _sound(work: OpWork) -> OpWork:
+    """Return an estimate that can be computed with: what is not an amount counts as nothing."""
+    amounts = (work.flops, work.weight_bytes, work.activation_bytes)
+    if all(amount == 0.0 or 1.0 <= amount <= _MOST_WORK for amount in amounts):
+        return work
+    flops, weights, activations = (
+        min(amount, _MOST_WORK) if amount >= 1.0 else 0.0 for amount in amounts
+    )
+    return OpWork(flops=flops, weight_bytes=weights, activation_bytes=activations)
 
-    def _ratio(self, cell: _Cell) -> float:
-        return cell.median / self._rates.seconds(cell.work)
+
+def _within(seconds: float) -> float:
+    return min(max(seconds, _LEAST_S), _MOST_S)

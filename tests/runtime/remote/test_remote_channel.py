@@ -146,6 +146,16 @@ def test_the_last_words_are_heard(pair: tuple[Side, Side]) -> None:
     assert other.reason() == "the connection was closed"
 
 
+def test_parting_takes_no_longer_than_the_last_words(pair: tuple[Side, Side]) -> None:
+    for index in range(2000):
+        pair[0].channel.send(chunk(index))
+    started = time.monotonic()
+    pair[0].channel.finish(WAIT_S)
+    assert time.monotonic() - started < WAIT_S / 2
+    for index in range(2000):
+        assert pair[1].next()[0] == chunk(index)
+
+
 def test_a_peer_that_does_not_read_cannot_hold_us(nothing_left: None) -> None:
     ours, theirs = socket.socketpair()
     with theirs:

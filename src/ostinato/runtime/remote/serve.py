@@ -116,6 +116,7 @@ class ClientSession:
     def finish(self, timeout_s: float) -> None:
         """Send what the client has not been told yet, then part."""
         self._channel.finish(timeout_s)
+        self._channel.join()
 
     def _ended(self, reason: str) -> None:
         for handle in list(self._handles.values()):

@@ -36,7 +36,7 @@ class Supervision:
     that it has to come up in. max_losses: in a row, after which it is not started again.
     """
 
-    silence_s: float = 10.0
+    silence_s: float = 20.0
     start_s: float = 120.0
     max_losses: int = 5
 

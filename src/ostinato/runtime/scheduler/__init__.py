@@ -15,9 +15,11 @@ from ostinato.runtime.scheduler.policy import policies as policies
 from ostinato.runtime.scheduler.policy import policy_named as policy_named
 from ostinato.runtime.scheduler.snapshot import DEFAULT_TENANT as DEFAULT_TENANT
 from ostinato.runtime.scheduler.snapshot import Decision as Decision
+from ostinato.runtime.scheduler.snapshot import Device as Device
 from ostinato.runtime.scheduler.snapshot import Placed as Placed
 from ostinato.runtime.scheduler.snapshot import Ready as Ready
 from ostinato.runtime.scheduler.snapshot import Snapshot as Snapshot
+from ostinato.runtime.scheduler.snapshot import TenantShare as TenantShare
 from ostinato.runtime.scheduler.snapshot import Waiting as Waiting
 from ostinato.runtime.scheduler.watch import Level as Level
 from ostinato.runtime.scheduler.watch import Outcome as Outcome

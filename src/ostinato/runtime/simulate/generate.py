@@ -54,10 +54,10 @@ def short_behind_long(seed: int = 41) -> Trace:
 
 
 def bursty_mix(seed: int = 42) -> Trace:
-    """Three shapes; a two-state Markov-modulated Poisson process: calm, then four times as many."""
+    """Three shapes; a Markov-modulated Poisson process: calm, then eight times as many."""
     random = Random(seed)
-    mean_gap = {"calm": 7.0, "burst": 1.75}  # between arrivals, in the unit of time
-    mean_stay = {"calm": 60.0, "burst": 15.0}
+    mean_gap = {"calm": 10.0, "burst": 1.25}  # between arrivals, in the unit of time
+    mean_stay = {"calm": 60.0, "burst": 12.0}
     names, weights = ("small", "medium", "large"), (6, 3, 1)
     arrivals: list[Arrival] = []
     state, at = "calm", 0.0

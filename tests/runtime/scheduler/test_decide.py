@@ -1,0 +1,125 @@
+"""One tick: who is admitted, whose unit is next, where, and in whose company."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ostinato.runtime.scheduler import (
+    Deadline,
+    Device,
+    FairShare,
+    FifoRequest,
+    RoundRobin,
+    ShortestRemaining,
+    decide,
+)
+from ostinato.runtime.scheduler.decide import BYPASS_S
+from ostinato.work import UNLIMITED, Resources
+from support.traces import leader, ready, snapshot, waiting
+
+BYTES_2 = replace(UNLIMITED, memory_bytes=2.0)
+
+
+def _need(memory: float) -> Resources:
+    return Resources(memory_bytes=memory)
+
+
+def test_a_tick_that_admits_places_nothing() -> None:
+    """The newly admitted may have the greater claim: the next tick knows it."""
+    decision = decide(snapshot(ready("r"), waiting("w", arrival=1)), FairShare())
+    assert decision.admitted == ("w",)
+    assert decision.units == ()
+    assert leader(decide(snapshot(ready("r")), FairShare())) == "r"
+
+
+def test_smaller_ones_pass_what_does_not_fit_but_not_for_ever() -> None:
+    large, small = waiting("large", need=_need(3.0)), waiting("small", arrival=1, need=_need(1.0))
+    early = decide(snapshot(large, small, room=BYTES_2), FifoRequest())
+    assert early.admitted == ("small",)
+    late = decide(snapshot(large, small, room=BYTES_2, now=BYPASS_S + 1), FifoRequest())
+    assert late.admitted == ()
+
+
+def test_weights_take_their_room_once() -> None:
+    two = [waiting(n, arrival=i, weights=(("m/net", 2.0),)) for i, n in enumerate("ab")]
+    assert decide(snapshot(*two, room=BYTES_2), FifoRequest()).admitted == ("a", "b")
+    needy = waiting("c", need=_need(1.0), weights=(("m/net", 2.0),))
+    assert decide(snapshot(needy, room=BYTES_2), FifoRequest()).admitted == ()
+    resident = snapshot(needy, room=BYTES_2, resident=frozenset({"m/net"}))
+    assert decide(resident, FifoRequest()).admitted == ("c",)
+
+
+def test_hopeless_requests_do_not_run() -> None:
+    lost = ready("lost", deadline_s=1.0, remaining_s=5.0)
+    decision = decide(snapshot(lost, ready("r")), Deadline())
+    assert decision.hopeless == ("lost",)
+    assert leader(decision) == "r"
+    just = ready("just", deadline_s=4.6, remaining_s=5.0)  # within the margin of a tenth
+    assert decide(snapshot(just), Deadline()).hopeless == ()
+
+
+def test_a_unit_runs_where_its_state_is_unless_moving_beats_waiting() -> None:
+    devices = (Device(index=0, free_at=2.0), Device(index=1))
+    stays = ready(device=0)
+    assert decide(snapshot(stays, devices=devices), FairShare()).units == ()
+    slow, quick = replace(stays, move_s=3.0), replace(stays, move_s=0.5)
+    assert decide(snapshot(slow, devices=devices), FairShare()).units == ()
+    (unit,) = decide(snapshot(quick, devices=devices), FairShare()).units
+    assert (unit.device, unit.move_s) == (1, 0.5)
+    (home,) = decide(snapshot(replace(quick, device=1), devices=devices), FairShare()).units
+    assert (home.device, home.move_s) == (1, 0.0)
+
+
+PEERS = (ready("a", stack="k"), ready("b", stack="k", arrival=1))
+
+
+def test_peers_share_a_forward_when_it_takes_less_than_its_parts() -> None:
+    (unit,) = decide(snapshot(*PEERS, stack_s={"k": (1.0, 1.9)}), RoundRobin()).units
+    assert unit.request_ids == ("a", "b")
+    assert unit.predicted_s == 1.9
+    (alone,) = decide(snapshot(*PEERS, stack_s={"k": (1.0, 2.0)}), RoundRobin()).units
+    assert alone.request_ids == ("a",)
+    (full,) = decide(snapshot(*PEERS, stack_s={"k": (1.0,)}), RoundRobin()).units
+    assert full.request_ids == ("a",)
+
+
+def test_a_lesser_claim_may_lengthen_a_stack_only_a_little() -> None:
+    """Under shortest-remaining the first would go on alone, so its company has to be cheap."""
+    long = ready("b", stack="k", arrival=1, remaining_s=9.0)
+    policy = ShortestRemaining()
+    (dear,) = decide(snapshot(PEERS[0], long, stack_s={"k": (1.0, 1.5)}), policy).units
+    assert dear.request_ids == ("a",)
+    (cheap,) = decide(snapshot(PEERS[0], long, stack_s={"k": (1.0, 1.3)}), policy).units
+    assert cheap.request_ids == ("a", "b")
+
+
+def test_a_short_request_is_not_slowed_by_a_long_one_under_way() -> None:
+    long = ready("long", stack="k", attained_s=20.0, remaining_s=20.0, device=0)
+    short = ready("short", stack="k", arrival=1, remaining_s=4.0)
+    (unit,) = decide(snapshot(long, short, stack_s={"k": (1.0, 1.9)}), FairShare()).units
+    assert unit.request_ids == ("short",)
+
+
+def test_company_keeps_deadlines_and_devices() -> None:
+    tight = ready("t", stack="k", deadline_s=1.2)
+    (unit,) = decide(snapshot(tight, PEERS[1], stack_s={"k": (1.0, 1.5)}), RoundRobin()).units
+    assert unit.request_ids == ("t",)
+    elsewhere = ready("e", stack="k", arrival=1, device=1)
+    devices = (Device(index=0), Device(index=1, free_at=9.0))
+    seen = snapshot(PEERS[0], elsewhere, stack_s={"k": (1.0, 1.1)}, devices=devices)
+    assert decide(seen, RoundRobin()).units[0].request_ids == ("a",)
+
+
+def test_what_could_run_on_a_free_device_does_not_share_one() -> None:
+    devices = (Device(index=0), Device(index=1))
+    units = decide(snapshot(*PEERS, stack_s={"k": (1.0, 1.1)}, devices=devices), RoundRobin()).units
+    assert [unit.request_ids for unit in units] == [("a",), ("b",)]
+
+
+def test_items_of_a_unit_count_in_its_stack() -> None:
+    pairs = [replace(entry, items=2, unit_s=1.2) for entry in PEERS]
+    table = (1.0, 1.2, 1.4, 1.6)
+    (unit,) = decide(snapshot(*pairs, stack_s={"k": table}), RoundRobin()).units
+    assert (unit.request_ids, unit.predicted_s) == (("a", "b"), 1.6)
+    (alone,) = decide(snapshot(*pairs, stack_s={"k": table[:3]}), RoundRobin()).units
+    assert (alone.request_ids, alone.predicted_s) == (("a",), 1.2)

@@ -17,7 +17,7 @@ from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.backend.loading import holds_settings
 from ostinato.errors import EngineClosed, InternalError
 from ostinato.loop.batch import BatchKey, Share, execute_together
-from ostinato.runtime.failure import wrapped
+from ostinato.runtime.failure import twin, typed, wrapped
 from ostinato.runtime.policy import ReadyRequest, TurnPolicy
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.threads import cpu_turn
@@ -92,8 +92,9 @@ class DeviceWorker:
             with self._wake:
                 self._closing, self._in_turn = True, False
                 waiting, self._inbox = self._inbox, []
+            fault = wrapped(error, "the engine's worker stopped")
             for running in (*active.values(), *waiting):
-                running.end_failed(wrapped(error, "the engine's worker stopped"))
+                running.end_failed(twin(fault))
 
     def _serve(self, active: Active) -> None:
         for tick in itertools.count():
@@ -175,7 +176,8 @@ class DeviceWorker:
             model, plans = group[0].model, [running.plan for running in group]
             shares = execute_together(plans, model.component, model.pages, rules)
         except BaseException as error:  # theirs, not the worker's: the others go on
-            shares = (Share(error=error),) * len(group)
+            fault = typed(error, f"a stack of {len(group)} requests failed")
+            shares = (Share(error=fault),) * len(group)
         device_s = (time.perf_counter() - started) / len(group)
         return [
             running.share(tick, threads, share, device_s)

@@ -26,7 +26,8 @@ from ostinato.backend.checkpoint import read_config
 from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
 
-CODEC_WEIGHTS = "model.safetensors"
+CODEC_STEM = "model"
+CODEC_WEIGHTS = f"{CODEC_STEM}.safetensors"
 CODEC_CONFIG = "config.json"
 # Sizes above this are no codec's; a wrong digit must not ask for all of the memory.
 _MAX_SIZE = 4096

@@ -22,7 +22,7 @@ from ostinato.wire import encode
 _VECTOR_UNITS = (
     *("avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16"),
     *("asimd", "asimdhp", "asimdfhm", "asimddp", "bf16", "i8mm"),
-    *("sve", "sve2", "svebf16", "svei8mm", "sme", "sme2"),
+    *("sve", "sve2", "svebf16", "svei8mm", "sme", "sme2"),  # codespell:ignore sme
 )
 # What /proc/cpuinfo calls the numbers that tell one kind of processor from another: x86, then ARM.
 _KIND_FIELDS = (

@@ -79,6 +79,7 @@ class CausalWan:
 
     @property
     def num_layers(self) -> int:
+        """Count of transformer blocks."""
         return self.geometry.num_layers
 
     def embed(self, latents_BCTHW: torch.Tensor, timesteps_BT: torch.Tensor) -> Embedded:

@@ -57,6 +57,7 @@ class PatchCodec(nn.Module):
     decode_weight: Tensor
 
     def __init__(self, config: CodecConfig | None = None) -> None:
+        """Draw the residual's layers from torch's generator; zeros until the projection is fit."""
         super().__init__()
         self.config = config or CodecConfig()
         channels, values = self.config.latent_channels, self.config.patch_values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -69,6 +70,42 @@ def test_bad_usage_is_refused(
 ) -> None:
     assert main(["verify", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["builtin", "--html"],
+        ["--all-tiny", "--html"],
+        ["builtin", "--write-goldens"],
+        ["builtin", "--errors", "--write-docs"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(*given: object) -> NoReturn:
+        raise AssertionError("work began")
+
+    for name in ("open_model", "verify_families"):
+        monkeypatch.setattr(f"ostinato.cli._verify.{name}", work)
+    assert main(["verify", *arguments, str(tmp_path / "no" / "place")]) == 2
+    told = capsys.readouterr().err
+    assert "place' cannot be written" in told
+    assert "expected a file in a folder that exists" in told
+
+
+def test_a_page_with_one_marker_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ostinato.cli._verify.open_model", lambda model: pytest.fail("work began"))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin errors builtin float32 -->\n")
+    assert main(["verify", "builtin", "--errors", "--write-docs", str(page)]) == 2
+    assert "without the other" in capsys.readouterr().err
 
 
 def test_a_model_that_ships_owes_its_goldens(tiny_builtin_folder: Path, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def report_of(verifications: Sequence[Verification]) -> Report:
             "comparisons": sum(gate.measured for gate in gates),
             "variants": variants,
             "variants_bit_equal": sum(gate.variants_equal for gate in gates),
+            "golden_bytes_compared": sum(gate.bytes_compared for gate in gates),
             "worst_relative_error": max((g.worst_relative_error for g in gates), default=0.0),
             **_flags(gates),
         },

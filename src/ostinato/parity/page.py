@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from ostinato.errors import BadInput
 from ostinato.parity.compare import Comparison
 from ostinato.parity.gate import GateResult
 from ostinato.parity.ladder import Verification
+from ostinato.parity.written import writing
 from ostinato.report import Report
 
 _WORST = 8  # taps of a component that are listed
@@ -48,11 +48,9 @@ def render_page(verifications: Sequence[Verification], report: Report) -> str:
 
 
 def write_page(verifications: Sequence[Verification], report: Report, path: Path) -> None:
-    """Write the page; raises BadInput where that cannot be done."""
-    try:
+    """Write the page; raises InvalidOutput where that cannot be done."""
+    with writing(path):
         path.write_text(render_page(verifications, report), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"the page cannot be written to {str(path)!r}: {error}") from error
 
 
 def _model(verification: Verification) -> Iterator[str]:

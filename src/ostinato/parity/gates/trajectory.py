@@ -11,6 +11,7 @@ from ostinato.parity.aligner import CallRecord, ParityAligner
 from ostinato.parity.compare import Comparison, compare_call
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung, Tally
 from ostinato.parity.gates.course import course
+from ostinato.parity.gates.sampling import bound_sampler
 from ostinato.parity.subject import Subject
 from ostinato.parity.tolerances import Tolerance, trajectory_tolerance
 from ostinato.request import Request
@@ -37,7 +38,7 @@ def trajectory(subject: Subject) -> GateResult:
     for mine, other in zip(found, expected, strict=True):
         tally.add(_compared(mine, other))
     for loop in subject.card.loops:
-        tally.add(course(subject.recorded, loop))
+        tally.add(course(subject.recorded, loop, bound_sampler(subject.reference, loop)))
     return tally.result(
         NAME,
         Rung.C1,

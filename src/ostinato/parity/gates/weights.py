@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def _faults(
             yield f"{name} is in no file"
     ignored: list[str] = getattr(module, "_keys_to_ignore_on_load_unexpected", None) or []
     for name in sorted(set(stored) - set(resident)):
-        if not any(pattern in name for pattern in ignored):
+        if not any(re.search(pattern, name) for pattern in ignored):  # as transformers does
             yield f"{name} is in a file and was not loaded"
 
 

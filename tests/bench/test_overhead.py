@@ -31,7 +31,7 @@ RATIOS = (
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return overhead.run(BenchArguments(quick=True, requests=0, seed=3, threads=1))
+    return overhead.run(BenchArguments(quick=True, seed=3, threads=1))
 
 
 def test_outputs_are_equal(report: Report) -> None:
@@ -50,6 +50,10 @@ def test_every_ratio_is_measured_with_its_interval(report: Report) -> None:
     upper = document["detail"]["ratios"]["wall_ratio_vs_diffusers"]["high"]
     assert report.figures["wall_ratio_vs_diffusers_upper"] == upper
     assert set(report.targets) <= set(report.figures)
+
+
+def test_the_threads_that_were_in_force_are_told(report: Report) -> None:
+    assert report.environment["threads"] == "1"
 
 
 def test_the_step_was_chosen_from_what_was_timed(report: Report) -> None:

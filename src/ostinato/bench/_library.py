@@ -18,11 +18,15 @@ from ostinato.tasks import RequestId
 
 
 class EngineRun:
-    """Serves one request again and again; `latents` collects what came of it."""
+    """Serves one request again and again; `latents` collects what came of it.
+
+    cpu_threads: those of the latest one's kernels.
+    """
 
     def __init__(self, engine: Engine, request: Request) -> None:
         """Take an engine that knows the request's model."""
         self.latents: list[torch.Tensor] = []
+        self.cpu_threads = 0
         self._engine, self._request = engine, request
 
     def __call__(self) -> float:
@@ -31,6 +35,7 @@ class EngineRun:
         output = self._engine.submit(self._request).result()
         spent = time.perf_counter() - started
         self.latents.append(output.latents)
+        self.cpu_threads = output.provenance.cpu_threads
         return spent
 
 

@@ -1,14 +1,29 @@
-"""The thread count of a benchmark: both sides of a comparison get the same."""
+"""The thread count of a benchmark: both sides of a comparison get the same, and it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
 from ostinato.card import ModelCard
 from ostinato.env import Environment
+from ostinato.errors import BadInput
+
+
+def threads_for(asked: int | None) -> int:
+    """Return what was asked for, else OSTINATO_NUM_THREADS, else 1.
+
+    Raises BadInput for another count than the variable's, since that is what engines follow.
+    """
+    forced = Environment.read().num_threads
+    if asked is not None and forced is not None and asked != forced:
+        raise BadInput(
+            f"--threads is {asked}, but OSTINATO_NUM_THREADS has every engine use {forced}; "
+            "unset the variable, or leave --threads out"
+        )
+    return asked or forced or 1
 
 
 @contextmanager
@@ -25,3 +40,13 @@ def torch_threads(threads: int) -> Iterator[None]:
 def kernel_threads(card: ModelCard) -> int | None:
     """Return the count that an engine takes for this model, None for the process's own."""
     return Environment.read().num_threads or card.cpu_threads
+
+
+def told_threads(in_force: Mapping[str, int]) -> str:
+    """Tell the counts, by model, that were in force: one number when they are all the same."""
+    models: dict[int, list[str]] = {}
+    for model, threads in in_force.items():
+        models.setdefault(threads, []).append(model)
+    if len(models) == 1:
+        return str(next(iter(models)))
+    return ", ".join(f"{threads} ({', '.join(models[threads])})" for threads in sorted(models))

@@ -7,13 +7,12 @@ from typing import cast
 
 import torch
 
-from ostinato.bench._threads import kernel_threads
 from ostinato.card import ModelSource
 from ostinato.models.wan.oracle import WanOracle
 from ostinato.request import Request
 from ostinato.runtime import Engine
 from ostinato.runtime.resolve import resolve
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import RequestId
 
 

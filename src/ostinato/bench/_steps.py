@@ -14,13 +14,12 @@ from typing import NamedTuple, TypeAlias, cast
 
 import torch
 
-from ostinato.bench._threads import kernel_threads
 from ostinato.bench.alternate import no_collection
 from ostinato.loop.observe import Unit
 from ostinato.program import LoopNode
 from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import TaskType
 from ostinato.work import ComponentCall
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from ostinato.card import ModelCard
 from ostinato.env import Environment
 from ostinato.errors import BadInput
 
@@ -35,18 +34,3 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def kernel_threads(card: ModelCard) -> int | None:
-    """Return the count that an engine takes for this model, None for the process's own."""
-    return Environment.read().num_threads or card.cpu_threads
-
-
-def told_threads(in_force: Mapping[str, int]) -> str:
-    """Tell the counts, by model, that were in force: one number when they are all the same."""
-    models: dict[int, list[str]] = {}
-    for model, threads in in_force.items():
-        models.setdefault(threads, []).append(model)
-    if len(models) == 1:
-        return str(next(iter(models)))
-    return ", ".join(f"{threads} ({', '.join(models[threads])})" for threads in sorted(models))

@@ -14,11 +14,12 @@ from pathlib import Path
 from ostinato.bench._arguments import LeaksArguments
 from ostinato.bench._fates import Fate
 from ostinato.bench._footprint import Footprint, footprint, slope
-from ostinato.bench._threads import threads_for, told_threads, torch_threads
+from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.bench._traffic import Traffic
 from ostinato.errors import BadInput
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.runtime import Engine
+from ostinato.runtime.threads import told_threads
 
 MIN_REQUESTS = 40
 _IN_FLIGHT = 4

@@ -19,7 +19,7 @@ from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._library import DiffusersRun, EngineRun
 from ostinato.bench._small_wan import PROMPT, SIZES, ClipSize, calibrate, nearest, write_small_wan
 from ostinato.bench._steps import StepClock, SteppedRequest
-from ostinato.bench._threads import threads_for, told_threads, torch_threads
+from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.bench.alternate import Ratio, Rounds, alternate, ratio_of_medians
 from ostinato.card import ModelSource
 from ostinato.models.registry import open_model
@@ -27,6 +27,7 @@ from ostinato.models.wan.tiny import EULER, UNIPC
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
+from ostinato.runtime.threads import told_threads
 from ostinato.tasks import OutputName, TaskType
 
 TARGETS: Mapping[str, Target] = MappingProxyType(

@@ -16,17 +16,16 @@ from ostinato.backend.batch_rules import (
 )
 from ostinato.card import ModelSource
 from ostinato.cli._arguments import Doctor
-from ostinato.cli._eval import effective_threads, report_result
+from ostinato.cli._eval import report_result
 from ostinato.cli._exactness import Setting, family_line, findings_table, rule_lines
 from ostinato.cli._machine import Check, machine_checks, machine_facts
 from ostinato.cli._models import table
 from ostinato.cli._progress import Display, Reading, progress_display
 from ostinato.cli._result import CommandResult
-from ostinato.env import Environment
 from ostinato.errors import OstinatoError
 from ostinato.models.registry import families, open_model
 from ostinato.report import Comparison, Report, describe_environment
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -42,7 +41,7 @@ class _Served(NamedTuple):
 def diagnose(arguments: Doctor) -> CommandResult:
     """Look at the machine; exit 1 when something is broken that a command needs."""
     served = _served()
-    own_threads = _own_threads()
+    own_threads = kernel_threads()
     counts = sorted({own_threads, *(family.threads for family in served)})
     if not arguments.quick:
         counts = sorted({1, *counts})
@@ -63,14 +62,9 @@ def _served() -> tuple[_Served, ...]:
             source = open_model(family.builtin) if family.builtin is not None else None
         except OstinatoError:  # told by the check of its weights
             source = None
-        threads = _own_threads() if source is None else effective_threads(source.card)
+        threads = kernel_threads(None if source is None else source.card)
         found.append(_Served(family.name, source, threads))
     return tuple(found)
-
-
-def _own_threads() -> int:
-    """Return how many threads a model gets whose card states no number."""
-    return Environment.read().num_threads or torch.get_num_threads()
 
 
 def _probe(threads: int) -> BatchRules:

@@ -20,7 +20,7 @@ from ostinato.loop.batch import BatchKey, Share, execute_together
 from ostinato.runtime.failure import twin, typed, wrapped
 from ostinato.runtime.policy import ReadyRequest, TurnPolicy
 from ostinato.runtime.running import RunningRequest
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, stated_threads
 from ostinato.tasks import RequestId
 
 THREAD_NAME = "ostinato-device"
@@ -130,7 +130,7 @@ class DeviceWorker:
         ready = tuple(running.ready() for running in active.values())
         leader = active[self._choose(ready)]
         group = self._group(leader, active, ready)
-        with cpu_turn(self._forced_threads or leader.cpu_threads) as threads:
+        with cpu_turn(stated_threads(self._forced_threads, leader.cpu_threads)) as threads:
             if len(group) == 1:
                 ends = [leader.turn(tick, threads)]
             else:

@@ -43,8 +43,12 @@ def test_a_moved_weight_fails_and_the_first_tap_is_named(
     monkeypatch.setattr(ladder, "owed_gates", lambda *given: every(*given)[:4])
     weight = "transformer.blocks.0.ffn.net.2.bias"
     arguments = ["verify", str(tiny_builtin_folder), "--perturb", weight, "--quick", "--quiet"]
-    assert main(arguments) == 1
+    assert main([*arguments, "--json"]) == 1
     out = capsys.readouterr().out
+    assert f"one weight of the served side was moved: {weight}[0]=0.001\n" in out
+    document = json.loads(out.splitlines()[-1])
+    assert document["detail"][tiny_builtin_folder.name]["perturbation"] == f"{weight}[0]=0.001"
+    assert document["figures"]["perturbations_seen"] == 1
     assert "first divergence: tap 'blocks.0.ffn' (occurrence 0) of transformer." in out
     assert f"{weight} differs from its file by up to 0.001" in out
     assert "verify: FAILED" in out
@@ -63,6 +67,8 @@ def test_a_moved_weight_fails_and_the_first_tap_is_named(
         (["--all-tiny", "--perturb", "codec.bias"], "one MODEL"),
         (["builtin", "--perturb", "codec"], "names no weight"),
         (["nonesuch"], "no model 'nonesuch'"),
+        (["builtin-reference"], "is the float64 reference of family 'builtin'"),
+        (["builtin-reference", "--errors"], "is the float64 reference of family 'builtin'"),
     ],
 )
 def test_bad_usage_is_refused(

@@ -49,7 +49,7 @@ def test_the_tiny_builtin_gives_its_goldens(plain: Subject) -> None:
     kept, made = tiny("builtin"), make_goldens(plain)
     assert len(kept.runs) == 3
     assert kept.sources == made.sources
-    assert list(differences(made, kept)) == []
+    assert list(differences(made, kept, bitwise=True)) == []
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_the_tiny_wan_gives_its_goldens(tiny_wan_folder: Callable[..., Path]) ->
     kept = tiny("wan")
     made = make_goldens(Subject(open_model(tiny_wan_folder()), VerifyOptions()))
     assert kept.sources == made.sources
-    assert list(differences(made, kept)) == []
+    assert list(differences(made, kept, bitwise=True)) == []
 
 
 def test_the_shipped_goldens_are_of_the_shipped_model() -> None:
@@ -92,7 +92,7 @@ def test_elsewhere_statistics_are_compared_and_bytes_are_not(made: Goldens) -> N
         run, latents=dataclasses.replace(run.latents, sha256="0" * 64, mean=run.latents.mean + 1e-7)
     )
     there = dataclasses.replace(made, made_on=ELSEWHERE, runs=(other, *made.runs[1:]))
-    assert list(differences(made, there)) == []
+    assert list(differences(made, there, bitwise=True)) == []
     for change, told in (
         ({"mean": run.latents.mean + 1.0}, "mean is"),
         ({"std": float("nan")}, "std is"),
@@ -100,11 +100,17 @@ def test_elsewhere_statistics_are_compared_and_bytes_are_not(made: Goldens) -> N
         ({"shape": (1,)}, "have shape"),
     ):
         moved = dataclasses.replace(run, latents=dataclasses.replace(run.latents, **change))  # type: ignore[arg-type]
-        found = list(differences(made, dataclasses.replace(there, runs=(moved, *made.runs[1:]))))
+        found = list(
+            differences(
+                made, dataclasses.replace(there, runs=(moved, *made.runs[1:])), bitwise=True
+            )
+        )
         assert len(found) == 1
         assert told in found[0]
     asked = dataclasses.replace(run, seed=99)
-    found = list(differences(made, dataclasses.replace(there, runs=(asked, *made.runs[1:]))))
+    found = list(
+        differences(made, dataclasses.replace(there, runs=(asked, *made.runs[1:])), bitwise=True)
+    )
     assert found == ["request 0 is another one now; make the goldens again"]
 
 

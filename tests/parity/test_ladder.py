@@ -12,6 +12,7 @@ from ostinato.card import ModelSource, ParityLevel
 from ostinato.errors import BadInput
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.ladder import OwedGate, Verification, owed_gates, report_of, run_gate, verify
+from ostinato.parity.page import render_page
 from ostinato.parity.perturb import Perturbation
 from ostinato.parity.subject import Subject, VerifyOptions
 from support.subjects import with_parity
@@ -89,6 +90,7 @@ def test_figures_sum_the_gates_up_and_zero_of_anything_fails() -> None:
         "comparisons": 6,
         "variants": 2,
         "variants_bit_equal": 2,
+        "variants_within_tolerance": 0,
         "golden_bytes_compared": 4,
         "worst_relative_error": 1e-6,
     }
@@ -106,6 +108,53 @@ def test_figures_sum_the_gates_up_and_zero_of_anything_fails() -> None:
     nothing = dataclasses.replace(sound, gates=())
     assert not nothing.passed
     assert not report_of([nothing]).passed
+
+
+def test_a_moved_weight_is_told_everywhere_and_has_to_be_seen() -> None:
+    seen = dataclasses.replace(SOUND, taps=5, variants=2, variants_equal=2)
+    blind = Verification(
+        model_id="m",
+        card_digest="sha256:0",
+        gates=(SOUND, seen),
+        threads=1,
+        perturbation="codec.bias[0]=0.001",
+    )
+    report = report_of([blind])
+    assert not blind.passed
+    assert not report.passed
+    assert not report.meets("perturbations_seen")
+    assert json.loads(report.to_json())["detail"]["m"]["perturbation"] == "codec.bias[0]=0.001"
+    told = "one weight of the served side was moved: codec.bias[0]=0.001"
+    assert f"{told}; no gate saw it" in render_page([blind], report)
+    red = dataclasses.replace(SOUND, passed=False)
+    caught = dataclasses.replace(blind, gates=(red, seen))
+    report = report_of([caught])
+    assert not report.passed
+    assert report.meets("perturbations_seen")
+    assert f"{told}</p>" in render_page([caught], report)
+
+
+def test_threads_are_told_for_each_model() -> None:
+    seen = dataclasses.replace(SOUND, taps=5, variants=2, variants_equal=2)
+    one, two = (
+        Verification(model_id=name, card_digest="", gates=(SOUND, seen), threads=threads)
+        for name, threads in (("small", 1), ("large", 4))
+    )
+    report = report_of([one, two])
+    assert report.environment["threads"] == "1 (small), 4 (large)"
+    assert [report.detail[name]["threads"] for name in ("small", "large")] == [1, 4]  # type: ignore[index]
+    assert report_of([two]).environment["threads"] == "4"
+
+
+def test_within_tolerance_counts_only_where_it_was_promised() -> None:
+    within = dataclasses.replace(SOUND, taps=5, variants=3, variants_equal=1, variants_tolerated=2)
+    found = Verification(model_id="m", card_digest="", gates=(within,), threads=1)
+    report = report_of([found])
+    assert report.passed
+    assert report.figures["variants_bit_equal"] == 1
+    assert report.figures["variants_within_tolerance"] == 2
+    beyond = dataclasses.replace(within, variants_tolerated=1)
+    assert not report_of([dataclasses.replace(found, gates=(beyond,))]).passed
 
 
 def test_an_empty_prompt_set_is_red_throughout(builtin_source: ModelSource) -> None:

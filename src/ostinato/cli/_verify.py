@@ -38,6 +38,7 @@ def verify_model(arguments: Verify) -> CommandResult:
     written; both before any work.
     """
     _require_one_task(arguments)
+    _require_measured(arguments)
     _require_places(arguments)
     hide_library_bars()
     if arguments.errors:
@@ -50,8 +51,7 @@ def verify_model(arguments: Verify) -> CommandResult:
     if arguments.html is not None:
         write_page(verifications, report, arguments.html)
     summed = report_result(report)
-    told = [] if arguments.perturb is None else [f"one weight was moved: {arguments.perturb}"]
-    text = "\n\n".join((*told, *map(_gates, verifications), summed.text))
+    text = "\n\n".join((*map(_gates, verifications), summed.text))
     return CommandResult(text=text, document=summed.document, exit_code=summed.exit_code)
 
 
@@ -79,6 +79,17 @@ def _require_one_task(arguments: Verify) -> None:
         raise BadInput(f"{' and '.join(gates)} speak of the gates, which {asked[0]} does not run")
     if arguments.perturb is not None and arguments.all_tiny:
         raise BadInput("--perturb names a weight of one MODEL, not of every family")
+
+
+def _require_measured(arguments: Verify) -> None:
+    """Refuse a reference: it is what others are measured by, and nothing measures it in turn."""
+    for family in families():
+        if family.measures is not None and family.builtin == arguments.model:
+            raise BadInput(
+                f"{arguments.model!r} is the float64 reference of family {family.measures!r}, and "
+                f"the gates of that family hold the two against one another; verify a model of "
+                f"{family.measures!r} instead"
+            )
 
 
 def _require_places(arguments: Verify) -> None:
@@ -149,4 +160,4 @@ def _gates(verification: Verification) -> str:
         )
         for gate in verification.gates
     ]
-    return table(rows)
+    return "\n".join((*verification.told, table(rows)))

@@ -56,6 +56,7 @@ def write_page(verifications: Sequence[Verification], report: Report, path: Path
 def _model(verification: Verification) -> Iterator[str]:
     yield f"<h2>{escape(verification.model_id)}: {_verdict(verification.passed)}</h2>"
     yield f"<p><code>{escape(verification.card_digest)}</code></p>"
+    yield from (f'<p class="fail">{escape(line)}</p>' for line in verification.told)
     yield _table(
         ("rung", "gate", "", "measured", "taps", "equal", "what it says"),
         (_gate_row(gate) for gate in verification.gates),

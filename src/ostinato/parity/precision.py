@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class ErrorRow:
     """One kind of tap, over all layers, calls and occurrences: `count` of them.
 
     largest: the largest error over the largest float64 value of its tap. rms: likewise of the
-    root mean squares. levels: of whole numbers, the largest difference; 0 for others.
+    root mean squares. levels: of whole numbers, the largest difference; 0 for others. An error that
+    is NaN counts as infinite, since no other is worse; JSON has no infinity and shows null.
     """
 
     component: str
@@ -156,10 +158,15 @@ def _row(call: CallRecord, name: str, found: torch.Tensor, expected: torch.Tenso
         op=call.op,
         tap=_INDEX.sub("*", name),
         count=1,
-        largest=errors.largest,
-        rms=errors.rms,
-        levels=0.0 if found.is_floating_point() else errors.absolute,
+        largest=_at_worst(errors.largest),
+        rms=_at_worst(errors.rms),
+        levels=0.0 if found.is_floating_point() else _at_worst(errors.absolute),
     )
+
+
+def _at_worst(error: float) -> float:
+    """Return what orders: max() passes over NaN or keeps it, by which comes first."""
+    return math.inf if math.isnan(error) else error
 
 
 def _joined(one: ErrorRow, other: ErrorRow) -> ErrorRow:

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
+from ostinato.backend.checkpoint import weight_files
 from ostinato.card import ModelCard, ModelSource
+from ostinato.parity.folders import weight_folders
 from ostinato.tasks import ModelId
 from ostinato.wire import canonical
 
@@ -31,11 +33,16 @@ def digests(source: ModelSource) -> dict[str, str]:
     """Return the sha256, in hex, of the card and of each file below the folder, by its path.
 
     The card counts without its name, which is that of the folder, and without its list of files,
-    which are here one by one. A configuration counts by what it says, and not by which release of
-    a library wrote it. Raises OSError for a file that cannot be read.
+    which are here one by one. Weights count that a component reads, and no other variant beside
+    them. A configuration counts by what it says, and not by which release of
+    a library wrote it. Raises OSError for a file that cannot be read, InvalidCheckpoint for weights
+    that are not whole.
     """
     found = {CARD: _card_sha256(source.card)}
+    unread = _unread(source)
     for path in _files(source.folder):
+        if path in unread:
+            continue
         name = path.relative_to(source.folder).as_posix()
         found[name] = _said_sha256(path) if path.suffix == ".json" else sha256_of(path)
     return found
@@ -56,6 +63,20 @@ def sha256_of(path: Path) -> str:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _unread(source: ModelSource) -> set[Path]:
+    """Return weights, and lists of their shards, that lie beside those that a component reads."""
+    unread: set[Path] = set()
+    for each in weight_folders(source):
+        if each.stem is None:
+            continue  # the only ones there
+        read = {
+            *weight_files(each.path, each.stem),
+            each.path / f"{each.stem}.safetensors.index.json",
+        }
+        unread |= set(each.path.glob("*.safetensors*")) - read
+    return unread
 
 
 def _files(folder: Path) -> Iterator[Path]:

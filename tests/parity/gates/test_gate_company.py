@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from ostinato.card import ModelSource
+from ostinato.card import Determinism, ModelSource
 from ostinato.parity.gate import NothingMeasured
 from ostinato.parity.gates.company import determinism, interleave
 from ostinato.parity.subject import Subject
 from ostinato.runtime import ResidentModel
 from support.requests import replace_op
-from support.subjects import Faulty
+from support.subjects import Faulty, with_parity
 
 Outputs = Mapping[str, object]
 
@@ -21,7 +21,7 @@ Outputs = Mapping[str, object]
 class Forgetful:
     """Adds to each prediction a little of the one before: state on a shared component."""
 
-    def __init__(self, resident: ResidentModel) -> None:
+    def __init__(self, resident: ResidentModel, share: float = 1e-3) -> None:
         op = resident.component("transformer").op("predict")
         before: list[torch.Tensor] = []
 
@@ -30,7 +30,7 @@ class Forgetful:
             assert isinstance(prediction, torch.Tensor)
             kept = before[0] if before and before[0].shape == prediction.shape else 0.0
             before[:] = [prediction]
-            return {"prediction": prediction + 1e-3 * kept}
+            return {"prediction": prediction + share * kept}
 
         replace_op(resident, "transformer", "predict", predict)
 
@@ -45,6 +45,22 @@ def test_company_passes_and_an_adapter_that_keeps_state_is_red(
         result = gate(Faulty(builtin_source, Forgetful))
         assert not result.passed
         assert result.variants_equal < count
+
+
+@pytest.mark.parametrize(("share", "passed"), [(1e-6, True), (3e-2, False)])
+def test_a_card_that_promises_a_tolerance_is_held_to_it(
+    builtin_source: ModelSource, share: float, passed: bool
+) -> None:
+    def forget(resident: ResidentModel) -> None:
+        Forgetful(resident, share)
+
+    source = with_parity(builtin_source, output_determinism=Determinism.TOLERANCE)
+    result = determinism(Faulty(source, forget))
+    assert result.passed is passed, result.message
+    assert result.variants_equal < result.variants == 2
+    assert (result.variants_equal + result.variants_tolerated == 2) is passed
+    assert "more are within the tolerance of the card" in result.message
+    assert not determinism(Faulty(builtin_source, forget)).passed
 
 
 def test_requests_that_were_not_interleaved_are_red(

@@ -7,7 +7,10 @@ import shutil
 from pathlib import Path
 
 from ostinato.card import FileDigest, ModelSource
+from ostinato.models.wan.open import open_wan
 from ostinato.parity.gates.files import files
+from ostinato.parity.gates.weights import weights
+from ostinato.parity.sources import changed, digests
 from ostinato.parity.subject import Subject, VerifyOptions
 
 
@@ -30,6 +33,27 @@ def test_content_that_nothing_here_verifies_is_said(wan_source: ModelSource) -> 
     kept = files(Subject(wan_source, VerifyOptions(goldens=folder / "goldens.json"))).message
     assert "content is verified by the goldens" in kept
     assert "NOT" not in kept
+
+
+def test_another_variant_beside_the_weights_is_not_looked_at(
+    wan_source: ModelSource, tmp_path: Path
+) -> None:
+    """The library does not read it, so neither does what holds it to its files."""
+    folder = Path(shutil.copytree(wan_source.folder, tmp_path / "copy"))
+    before = digests(open_wan(folder))
+    for name in (
+        "transformer/diffusion_pytorch_model.fp16.safetensors",
+        "transformer/diffusion_pytorch_model.safetensors.index.fp16.json",
+        "vae/diffusion_pytorch_model.fp16.safetensors",
+        "text_encoder/model.fp16.safetensors",
+    ):
+        (folder / name).write_bytes(b"{}")
+    subject = Subject(open_wan(folder), VerifyOptions())
+    result = files(subject)
+    assert result.passed
+    assert result.measured == files(Subject(wan_source, VerifyOptions())).measured
+    assert weights(subject).passed
+    assert changed(digests(subject.source), before) == ()
 
 
 def test_a_file_that_changed_or_is_gone_is_named(

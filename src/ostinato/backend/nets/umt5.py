@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
+from ostinato.backend.checkpoint import TRANSFORMERS_STEM
 from ostinato.backend.operations import Operations
 from ostinato.backend.taps import Tap, module_taps, umt5_taps
 from ostinato.card import ComponentSpec
@@ -21,6 +22,7 @@ class UMT5TextEncoder(Operations, ABC, Generic[T]):
     """Op `encode`; a family says how a prompt becomes tokens, and what is kept of them."""
 
     OPS = ("encode",)
+    STEM = TRANSFORMERS_STEM
 
     def __init__(self, text_encoder: UMT5EncoderModel, tokenizer: T) -> None:
         """Take the live objects; weights aligned."""

@@ -19,6 +19,7 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from transformers import PreTrainedTokenizerFast
 
 from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.checkpoint import DIFFUSERS_STEM
 from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
 from ostinato.backend.nets.kv import ContextKV, LayerKV, Segment, TextKV
@@ -28,7 +29,7 @@ from ostinato.backend.taps import Tap, TapPoint, module_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
 from ostinato.errors import InvalidCard
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
-from ostinato.models.builtin.codec import PatchCodec, load_codec, read_codec_config
+from ostinato.models.builtin.codec import CODEC_STEM, PatchCodec, load_codec, read_codec_config
 from ostinato.models.builtin.layout import (
     TOKENIZER,
     load_text_encoder,
@@ -67,6 +68,7 @@ class BuiltinTransformer(Operations):
     """The causal denoiser: ops `encode_text`, `predict`, `store`."""
 
     OPS = ("encode_text", "predict", "store")
+    STEM = DIFFUSERS_STEM
 
     def __init__(self, transformer: WanTransformer3DModel) -> None:
         """Drive the library's live transformer causally; weights aligned."""
@@ -173,6 +175,7 @@ class BuiltinCodec(Operations):
     """Op `decode`: latents to frames, each latent frame alone."""
 
     OPS = ("decode",)
+    STEM = CODEC_STEM
 
     def __init__(self, codec: PatchCodec) -> None:
         """Take a loaded codec."""

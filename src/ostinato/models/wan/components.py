@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
 from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.checkpoint import DIFFUSERS_STEM
 from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.umt5 import UMT5TextEncoder
 from ostinato.backend.nets.wan_stack import WanSample, can_stack, stacked_forward
@@ -61,6 +62,7 @@ class WanTransformer(Operations):
     """The denoiser. Op `predict`."""
 
     OPS = ("predict",)
+    STEM = DIFFUSERS_STEM
 
     def __init__(self, module: WanTransformer3DModel) -> None:
         """Take the live module; weights aligned."""
@@ -129,6 +131,7 @@ class WanVae(Operations):
     """The codec's decoder side. Op `decode`."""
 
     OPS = ("decode",)
+    STEM = DIFFUSERS_STEM
 
     def __init__(self, module: AutoencoderKLWan) -> None:
         """Take the live module; weights aligned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ostinato.backend.checkpoint import read_headers
+from ostinato.parity.folders import weight_folders
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.sources import GOLDENS, sha256_of
 from ostinato.parity.subject import Subject
@@ -47,8 +48,8 @@ def _sha256(path: Path) -> str | None:
 def _headers(subject: Subject) -> GateResult:
     """Say what headers say, and that nothing here has looked at the content."""
     count, folder = 0, subject.source.folder
-    for name in subject.weighted:
-        count += len(read_headers(folder / subject.card.component(name).subfolder))
+    for each in weight_folders(subject.source):
+        count += len(read_headers(each.path, each.stem))
     if count == 0:
         raise NothingMeasured(f"no weight file in {folder}")
     elsewhere = (

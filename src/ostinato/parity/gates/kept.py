@@ -25,16 +25,19 @@ def goldens(subject: Subject) -> GateResult:
     found = make_goldens(subject)
     if len(kept.runs) != len(found.runs):
         raise NothingMeasured(f"{path.name} holds {len(kept.runs)} runs, not {len(found.runs)}")
-    told = list(differences(found, kept))
+    told = list(differences(found, kept, bitwise=subject.bitwise))
     apart = elsewhere(found.made_on, kept.made_on)
+    why = f"they were made elsewhere ({'; '.join(apart)})" if apart else None
+    if not subject.bitwise:
+        why = "the card promises none"
     outputs = 2 * len(kept.runs)  # latents and frames
     return GateResult(
         name=NAME,
         rung=Rung.C1,
         passed=not told,
         measured=outputs,
-        message="; ".join(told) if told else _agreed(len(kept.runs), apart),
-        bytes_compared=0 if apart else outputs,
+        message="; ".join(told) if told else _agreed(len(kept.runs), why),
+        bytes_compared=outputs if why is None else 0,
         detail={"made_elsewhere": apart, "differences": told, "sources": len(kept.sources)},
     )
 
@@ -48,10 +51,10 @@ def _require_of(kept: Goldens, subject: Subject, remedy: str) -> None:
         raise NothingMeasured(f"the goldens are not of this model: {what}; {remedy}")
 
 
-def _agreed(runs: int, apart: tuple[str, ...]) -> str:
-    if not apart:
+def _agreed(runs: int, why_no_bytes: str | None) -> str:
+    if why_no_bytes is None:
         return f"bytes and statistics of {runs} runs are as kept"
     return (
-        f"statistics of {runs} runs are as kept; their bytes were not compared, since they were "
-        f"made elsewhere ({'; '.join(apart)})"
+        f"statistics of {runs} runs are as kept; their bytes were not compared, since "
+        f"{why_no_bytes}"
     )

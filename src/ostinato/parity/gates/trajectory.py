@@ -25,7 +25,8 @@ def trajectory(subject: Subject) -> GateResult:
 
     Here errors do grow from call to call: this is the run that a caller gets. What both runs owe to
     one loop is compared with what the request alone says. Raises InvalidCard
-    without a reference, NothingMeasured when the runs made different calls or none.
+    without a reference, ReferenceTooLarge for one that does not fit into memory, NothingMeasured
+    when the runs made different calls or none.
     """
     found = subject.recorded.calls
     expected = _reference_calls(subject)
@@ -48,6 +49,7 @@ def trajectory(subject: Subject) -> GateResult:
 
 
 def _reference_calls(subject: Subject) -> tuple[CallRecord, ...]:
+    subject.require_reference_room()
     source, aligner = subject.reference, ParityAligner()
     asked: Request = dataclasses.replace(subject.request(), model=source.card.model_id)
     with Engine(observer=aligner) as engine:

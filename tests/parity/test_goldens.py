@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ostinato.card import ModelSource
+from ostinato.card import Determinism, ModelSource
 from ostinato.errors import InvalidCheckpoint, InvalidOutput
 from ostinato.models.registry import FAMILIES, open_model
 from ostinato.parity.gate import NothingMeasured
@@ -25,6 +25,7 @@ from ostinato.parity.perturb import Perturbation
 from ostinato.parity.sources import changed, digests
 from ostinato.parity.subject import Subject, VerifyOptions
 from ostinato.parity.tiny import tiny_goldens
+from support.subjects import with_parity
 
 ELSEWHERE = {"processor": "another", "threads": "1", "torch": "2.13.0", "kernels": "AVX2"}
 
@@ -133,6 +134,23 @@ def test_what_keeps_bytes_from_being_compared_is_named(
         "statistics of 3 runs are as kept; their bytes were not compared, since they were made "
         f"elsewhere (threads: {here['threads']!r} here, '77' there)"
     )
+
+
+def test_bytes_that_a_card_does_not_promise_are_not_compared(
+    builtin: Subject, builtin_source: ModelSource, made: Goldens, tmp_path: Path
+) -> None:
+    source = with_parity(builtin_source, output_determinism=Determinism.TOLERANCE)
+    run = made.runs[0]
+    other = dataclasses.replace(run, latents=dataclasses.replace(run.latents, sha256="0" * 64))
+    kept = dataclasses.replace(made, sources=digests(source), runs=(other, *made.runs[1:]))
+    path = tmp_path / "goldens.json"
+    write_goldens(kept, path)
+    subject = Subject(source, VerifyOptions(quick=True, goldens=path))
+    subject.alone = builtin.alone  # type: ignore[method-assign]
+    result = gate(subject)
+    assert result.passed, result.message
+    assert result.bytes_compared == 0
+    assert result.message.endswith("were not compared, since the card promises none")
 
 
 def test_goldens_of_another_model_or_of_nothing_are_red(

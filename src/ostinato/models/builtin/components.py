@@ -24,6 +24,7 @@ from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
 from ostinato.backend.nets.kv import ContextKV, LayerKV, Segment, TextKV
 from ostinato.backend.nets.umt5 import UMT5TextEncoder
+from ostinato.backend.nets.wan_shapes import row_shapes
 from ostinato.backend.operations import Inputs, Operations
 from ostinato.backend.taps import Tap, TapPoint, module_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
@@ -74,9 +75,6 @@ class BuiltinTransformer(Operations):
         """Drive the library's live transformer causally; weights aligned."""
         self.module = transformer
         self.network = CausalWan(transformer)
-        # Elements per row of the activations: SiLU of the time embedding, GELU of the layers.
-        geometry = self.network.geometry
-        self._widths = (geometry.num_heads * geometry.head_dim, int(transformer.config["ffn_dim"]))
 
     @property
     def stacked_ops(self) -> Mapping[str, frozenset[str]]:
@@ -94,8 +92,8 @@ class BuiltinTransformer(Operations):
         def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
             _, _, frames, height, width = items[0]["latents"].shape
             rows = frames * geometry.rows(height) * geometry.columns(width)
-            # The time embedding is padded to EXACT_ROWS: more than that no batch can make good.
-            if rules.linear_rows > EXACT_ROWS or not rules.stacks(rows=rows, widths=self._widths):
+            shapes = row_shapes(self.module, tokens=rows, time_rows=EXACT_ROWS)
+            if not rules.stacks(shapes, sum(len(i["text_kv"][0].key) for i in items)):
                 return None
             return self._stacked(name, items)
 

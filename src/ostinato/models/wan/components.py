@@ -91,7 +91,7 @@ class WanTransformer(Operations):
 
         def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
             samples = [self._sample(**inputs) for inputs in items]
-            if not can_stack(self.module, samples[0], rules):
+            if not can_stack(self.module, samples, rules):
                 return None
             return [{"prediction": v} for v in stacked_forward(self.module, samples)]
 

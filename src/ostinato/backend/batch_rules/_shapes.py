@@ -21,7 +21,7 @@ _SEED = 20260905
 class Rows(NamedTuple):
     """Rows of one sample that a norm or an activation takes, and the elements of each."""
 
-    count: int
+    rows: int
     width: int
 
 

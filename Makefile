@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_OUTPUT := demo.mp4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format clean
+.PHONY: help setup demo test test-slow verify check format clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: $(VENV)/.installed-dev ## Run the default test suite
 
 test-slow: $(VENV)/.installed-dev ## Run the long tests
 	$(BIN)/python -m pytest -m slow
+
+verify: $(VENV)/.installed-dev ## Hold every family to its gates, on small folders
+	$(BIN)/ostinato verify --all-tiny
 
 check: $(VENV)/.installed-dev ## Format, lint, types, layers, spelling
 	$(BIN)/ruff format --check .

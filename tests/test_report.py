@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from ostinato.report import Comparison, Report, _processor, describe_environment, wilson_interval
+from ostinato.report import (
+    Comparison,
+    Report,
+    _processor,
+    describe_environment,
+    source_commit,
+    wilson_interval,
+)
 
 
 def report(figures: dict[str, float]) -> Report:
@@ -75,6 +84,71 @@ def test_two_kinds_of_processor_have_two_names(tmp_path: Path, change: tuple[str
     assert _processor(info) == "AMD EPYC (25/1/1; avx2 fma)"
     assert _processor(other) != _processor(info)
     assert _processor(tmp_path / "none")
+
+
+ARM = """\
+processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd aes crc32 asimdhp asimddp sve
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 1
+
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("0x41", "0xc0"),
+        ("architecture: 8", "architecture: 9"),
+        ("variant\t: 0x1", "variant\t: 0x0"),
+        ("0xd40", "0xd4f"),
+        ("revision\t: 1", "revision\t: 0"),
+        (" sve", " sve sve2 bf16"),
+        (" asimddp", ""),
+    ],
+)
+def test_two_kinds_of_arm_processor_have_two_names(
+    tmp_path: Path, change: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    info, other = tmp_path / "one", tmp_path / "other"
+    same = ARM + ARM.replace("processor\t: 0", "processor\t: 1")
+    info.write_text(same)
+    assert _processor(info) == "aarch64 (0x41/8/0x1/0xd40/1; asimd asimdhp asimddp sve)"
+    other.write_text(same.replace(*change))
+    assert _processor(other) != _processor(info)
+
+
+def test_a_processor_with_two_kinds_of_cores_is_not_one_with_one(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text(ARM + ARM.replace("0xd40", "0xd05"))
+    assert "(0x41/8/0x1/0xd40/1 + 0x41/8/0x1/0xd05/1; " in _processor(info)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, timeout=30)
+
+
+def test_the_commit_is_of_the_repository_that_tracks_the_file(tmp_path: Path) -> None:
+    package = tmp_path / "venv" / "site-packages"
+    package.mkdir(parents=True)
+    (tmp_path / "own.py").write_text("1\n")
+    (package / "installed.py").write_text("1\n")
+    assert source_commit(tmp_path / "own.py") == "unknown"
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "own.py")
+    git(tmp_path, "commit", "-qm", "First")
+    found = source_commit(tmp_path / "own.py")
+    assert re.fullmatch("[0-9a-f]{40}", found)
+    assert source_commit(tmp_path / "own.py", digits=12) == found[:12]
+    assert source_commit(package / "installed.py") == "unknown"
+    (tmp_path / "own.py").write_text("2\n")
+    assert source_commit(tmp_path / "own.py") == f"{found}-dirty"
 
 
 def test_wilson_interval_agrees_with_published_values() -> None:

@@ -17,8 +17,20 @@ from pathlib import Path
 
 from ostinato.wire import encode
 
-# The instruction sets by which libraries choose their kernels, and so their rounding.
-_VECTOR_UNITS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd")
+# The instruction sets by which libraries choose their kernels, and so their rounding, as Linux
+# names them: arch/x86/include/asm/cpufeatures.h, arch/arm64/kernel/cpuinfo.c.
+_VECTOR_UNITS = (
+    *("avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16"),
+    *("asimd", "asimdhp", "asimdfhm", "asimddp", "bf16", "i8mm"),
+    *("sve", "sve2", "svebf16", "svei8mm", "sme", "sme2"),  # codespell:ignore sme
+)
+# What /proc/cpuinfo calls the numbers that tell one kind of processor from another: x86, then ARM.
+_KIND_FIELDS = (
+    ("cpu family", "model", "stepping"),
+    ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
+)
+_FLAG_FIELDS = ("flags", "Features")
+_COMMIT_DIGITS = 12
 
 
 class Comparison(StrEnum):
@@ -70,7 +82,7 @@ def describe_environment(threads: int) -> dict[str, str]:
     return {
         **describe_device(threads),
         "ostinato": version("ostinato"),
-        "commit": _commit(),
+        "commit": source_commit(digits=_COMMIT_DIGITS),
     }
 
 
@@ -98,30 +110,53 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     return (centre - spread) / scale, (centre + spread) / scale
 
 
+def source_commit(file: Path = Path(__file__), *, digits: int = 40) -> str:
+    """Return the git commit of the repository that tracks a file, `-dirty` if anything changed.
+
+    `unknown` where none does: an installed package may lie below a repository of something else.
+    """
+    if _git(file.parent, "ls-files", "--error-unmatch", "--", file.name) is None:
+        return "unknown"
+    describe = ("describe", "--always", "--dirty", f"--abbrev={digits}", "--exclude=*")
+    return _git(file.parent, *describe) or "unknown"
+
+
 def _processor(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
     """Name the processor so that two of one name are of one kind.
 
-    A virtual machine may call any of a maker's processors by one name, so the numbers of its kind
-    and the vector units that it shows are part of it.
+    A virtual machine may call any of a maker's processors by one name, and an ARM kernel tells no
+    name at all, so the numbers of its kind and the vector units that it shows are part of it; all
+    kinds, where cores differ.
     """
     if not cpu_info.is_file():
         return platform.processor() or platform.machine()
-    fields: dict[str, str] = {}
-    for line in cpu_info.read_text().splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    name = fields.get("model name") or platform.machine()
-    kind = [fields[key] for key in ("cpu family", "model", "stepping") if key in fields]
-    shown = fields.get("flags", "").split()
+    cores = [_fields(block) for block in cpu_info.read_text().split("\n\n")]
+    names = (core["model name"] for core in cores if "model name" in core)
+    kinds = dict.fromkeys(kind for core in cores if (kind := _kind(core)))
+    shown = {
+        unit for core in cores for field in _FLAG_FIELDS for unit in core.get(field, "").split()
+    }
     units = [unit for unit in _VECTOR_UNITS if unit in shown]
-    return f"{name} ({'/'.join(kind)}; {' '.join(units) or 'no known vector units'})"
+    return (
+        f"{next(names, platform.machine())} "
+        f"({' + '.join(kinds) or 'unknown kind'}; {' '.join(units) or 'no known vector units'})"
+    )
 
 
-def _commit() -> str:
-    """Return the checkout's commit, `unknown` for an installed package."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+def _fields(block: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _kind(core: Mapping[str, str]) -> str:
+    return "/".join(core[key] for keys in _KIND_FIELDS for key in keys if key in core)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git says of a folder, None when it fails or is not there."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return found.stdout.strip() or "unknown"
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 
 from ostinato.backend.batch_rules import (
     NEVER,
+    Attention,
     BatchRules,
     Kernels,
+    Linear,
+    LinearShape,
+    Rows,
+    StackShapes,
     probe_batch_rules,
     probe_thoroughly,
 )
@@ -25,8 +30,6 @@ RULES = BatchRules(
     activation_multiple=16,
     attention=True,
     norms=True,
-    conv2d=False,
-    conv3d=False,
 )
 
 
@@ -150,8 +153,6 @@ def _tilted(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         ("layer_norm", "norms"),
         ("rms_norm", "norms"),
         ("group_norm", "norms"),
-        ("conv2d", "conv2d"),
-        ("conv3d", "conv3d"),
     ],
 )
 def test_kernel_that_depends_on_the_batch_is_caught(kernel: str, verdict: str) -> None:
@@ -159,7 +160,7 @@ def test_kernel_that_depends_on_the_batch_is_caught(kernel: str, verdict: str) -
     broken = dataclasses.replace(exact, **{kernel: _tilted(getattr(exact, kernel))})
     found = probe_batch_rules(broken)
     assert not getattr(found, verdict)
-    others = {"attention", "norms", "conv2d", "conv3d"} - {verdict}
+    others = {"attention", "norms"} - {verdict}
     assert all(getattr(found, name) for name in others)
 
 
@@ -169,8 +170,6 @@ def test_kernels_without_a_batch_need_nothing() -> None:
         activation_multiple=1,
         attention=True,
         norms=True,
-        conv2d=True,
-        conv3d=True,
     )
 
 
@@ -215,8 +214,8 @@ def test_sample_alone_starts_where_the_allocator_puts_it() -> None:
 
 
 def test_output_that_is_no_number_does_not_pass() -> None:
-    kernels = dataclasses.replace(_row_by_row(), conv2d=lambda x, *_, **__: x * torch.nan)
-    assert not probe_batch_rules(kernels).conv2d
+    kernels = dataclasses.replace(_row_by_row(), rms_norm=lambda x, *_, **__: x * torch.nan)
+    assert not probe_batch_rules(kernels).norms
 
 
 def _row_by_row() -> Kernels:
@@ -269,8 +268,6 @@ def test_thorough_probe_agrees_with_the_quick_one(rules: BatchRules) -> None:
     for op, verdict in (
         ("attention", rules.attention),
         ("layer norm", rules.norms),
-        ("conv2d 3x3", rules.conv2d),
-        ("conv3d 3x3x3, causal", rules.conv3d),
     ):
         assert (needs[op] == 1) == verdict
     assert needs["keys in another order"] == NEVER
@@ -291,17 +288,99 @@ def test_thorough_probe_agrees_with_the_quick_one(rules: BatchRules) -> None:
         ({"activation_multiple": NEVER}, False),
         ({"attention": False}, False),
         ({"norms": False}, False),
-        ({"conv2d": True, "conv3d": True}, True),
     ],
 )
-def test_blocks_stack_only_where_all_verdicts_allow(change: dict[str, bool], stacks: bool) -> None:
+def test_shapes_stack_only_where_all_verdicts_allow(change: dict[str, bool], stacks: bool) -> None:
     found = dataclasses.replace(RULES, **change)
-    assert found.stacks(rows=12, widths=(64, 96)) is stacks
+    assert found.stacks(_shapes(), 2) is stacks
 
 
-def test_rows_that_do_not_fill_64_bytes_are_never_stacked() -> None:
-    rules = BatchRules(
-        linear_rows=1, activation_multiple=8, attention=True, norms=True, conv2d=True, conv3d=True
+def _shapes(
+    rows: int = 12, in_features: int = 64, out_features: int = 96, queries: int = 12
+) -> StackShapes:
+    return StackShapes(
+        linears=(Linear(rows, LinearShape(in_features, out_features, True)),),
+        attentions=(Attention(queries, 24, 2, 32),),
+        norms=(Rows(rows, in_features),),
+        activations=(Rows(rows, out_features),),
     )
-    assert rules.stacks(rows=4, widths=(32, 48))
-    assert not rules.stacks(rows=4, widths=(32, 40))
+
+
+def test_linears_that_the_verdict_does_not_speak_of_are_never_stacked() -> None:
+    rules = BatchRules(linear_rows=1, activation_multiple=1, attention=True, norms=True)
+    assert rules.stacks(_shapes(in_features=48), 2)
+    assert not rules.stacks(_shapes(in_features=40), 2)  # rows that do not fill 64 bytes
+    assert not rules.stacks(_shapes(out_features=1), 2)  # a product with one column
+
+
+def test_what_runs_sample_by_sample_needs_no_verdict() -> None:
+    rules = dataclasses.replace(RULES, attention=False, norms=False)
+    assert rules.stacks(_shapes()._replace(attentions=(), norms=()), 2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bad"),
+    [
+        ("attention", lambda x: x.shape[-2] == 900),
+        ("linear", lambda x: x.shape[-1] == 3072),
+        ("layer_norm", lambda x: x.shape[-1] == 3072),
+        ("rms_norm", lambda x: x.shape[-1] == 3072),
+        ("gelu", lambda x: x.shape[-1] == 4096),
+    ],
+)
+def test_shapes_that_the_probe_did_not_see_are_tried(
+    kernel: str, bad: Callable[[torch.Tensor], bool]
+) -> None:
+    """A kernel that depends on the batch from some size on passes the probe, and not its trial."""
+    exact = getattr(_row_by_row(), kernel)
+
+    def run(sample: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        result = exact(sample, *args, **kwargs)
+        return result * (1 + 2e-7) if bad(sample) and len(sample) == 3 else result
+
+    rules = probe_batch_rules(dataclasses.replace(_row_by_row(), **{kernel: run}))
+    assert rules == probe_batch_rules(_row_by_row())
+    assert rules.stacks(_shapes(), 3)
+    large = _shapes(in_features=3072, out_features=4096, queries=900)
+    assert rules.stacks(large, 2)
+    assert not rules.stacks(large, 3)
+
+
+def test_shapes_are_tried_once_for_each_number_of_samples_and_threads() -> None:
+    seen: list[int] = []
+
+    def attention(query: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        seen.append(len(query))
+        return query
+
+    rules = probe_batch_rules(dataclasses.replace(_row_by_row(), attention=attention))
+    assert rules.trials_s == 0.0
+    seen.clear()
+    assert rules.stacks(_shapes(), 3)
+    assert sorted(set(seen)) == [1, 2, 3]
+    first, spent = len(seen), rules.trials_s
+    assert spent > 0.0
+    assert rules.stacks(_shapes(), 3)
+    assert (len(seen), rules.trials_s) == (first, spent)
+    assert rules.stacks(_shapes(), 4)
+    assert max(seen) == 4
+    tried = len(seen)
+    torch.set_num_threads(2)
+    try:
+        assert rules.stacks(_shapes(), 4)
+    finally:
+        torch.set_num_threads(1)
+    assert len(seen) > tried
+
+
+def test_the_probe_attends_on_both_sides_of_the_kernels_blocks() -> None:
+    """From 768 queries and 512 keys on torch's kernel takes other blocks."""
+    exact = _row_by_row().attention
+
+    def attention(query: torch.Tensor, key: torch.Tensor, *args: object, **more: object) -> object:
+        result = exact(query, key, *args, **more)
+        large = query.shape[-2] >= 768 and key.shape[-2] > 512
+        return result * (1 + 2e-7) if large and len(query) == 5 else result
+
+    kernels = dataclasses.replace(_row_by_row(), attention=attention)
+    assert not probe_batch_rules(kernels).attention

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ostinato.backend.taps import module_taps, wan_transformer_taps
+from ostinato.backend.taps import TapPoint, module_taps, umt5_taps, wan_transformer_taps
 
 
 def test_taps_see_outputs_in_the_order_they_run() -> None:
@@ -43,3 +43,25 @@ def test_taps_of_a_transformer_are_named_in_order() -> None:
     assert names[-1] == "proj_out"
     assert len(set(names)) == len(names) == 4 + 2 * 4 + 1
     assert "blocks.0" not in wan_transformer_taps(2, whole_blocks=False)
+
+
+def test_a_point_shows_values_to_all_who_look_and_to_nobody_afterwards() -> None:
+    point, seen = TapPoint(), list[str]()
+    value = torch.ones(1)
+    point("before", value)
+    with point.observe(lambda name, shown: seen.append(f"outer {name} {shown is value}")):
+        with pytest.raises(ValueError, match="stop"), point.observe(_stop):
+            point("raises", value)
+        with point.observe(lambda name, _: seen.append(f"inner {name}")):
+            point("both", value)
+        point("one", value)
+    point("after", value)
+    assert seen == ["outer raises True", "outer both True", "inner both", "outer one True"]
+
+
+def _stop(name: str, value: torch.Tensor) -> None:
+    raise ValueError("stop")
+
+
+def test_taps_of_a_text_encoder_are_named_in_order() -> None:
+    assert umt5_taps(2) == ("encoder.block.0", "encoder.block.1", "encoder.final_layer_norm")

@@ -87,6 +87,17 @@ def test_an_outlier_moves_neither_ratio_nor_interval_far() -> None:
     assert ratio_of_medians(ours, base, seed=0) == Ratio(1.05, 1.05, 1.05)
 
 
+def test_numbers_of_one_round_are_one_draw() -> None:
+    """Fifty steps of a request that met one machine say no more than one of them."""
+    random = np.random.default_rng(3)
+    ours, base = random.uniform(1.0, 1.3, 20).tolist(), random.uniform(1.0, 1.2, 20).tolist()
+    alone = ratio_of_medians(ours, base, seed=0)
+    together = ratio_of_medians([[s] * 50 for s in ours], [[s] * 50 for s in base], seed=0)
+    assert together == pytest.approx(alone, rel=1e-12)
+    apart = ratio_of_medians(ours * 50, base * 50, seed=0)
+    assert apart.high - apart.low < (alone.high - alone.low) / 3
+
+
 def test_the_interval_is_of_the_seed_and_narrows_with_rounds() -> None:
     assert compare(steady, 1.05) == compare(steady, 1.05)
     few, many = (compare(steady, 1.05, noise=0.2, rounds=rounds) for rounds in (8, 80))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ostinato.bench import overhead
 from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._small_wan import STEP_S, ClipSize, nearest
 from ostinato.bench._steps import StepClock, SteppedRequest
+from ostinato.loop.observe import Unit
 from ostinato.models.registry import open_model
 from ostinato.report import Report
 from ostinato.request import Request
@@ -29,7 +31,7 @@ RATIOS = (
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return overhead.run(BenchArguments(quick=True, requests=0, seed=3, threads=1))
+    return overhead.run(BenchArguments(quick=True, seed=3, threads=1))
 
 
 def test_outputs_are_equal(report: Report) -> None:
@@ -48,6 +50,10 @@ def test_every_ratio_is_measured_with_its_interval(report: Report) -> None:
     upper = document["detail"]["ratios"]["wall_ratio_vs_diffusers"]["high"]
     assert report.figures["wall_ratio_vs_diffusers_upper"] == upper
     assert set(report.targets) <= set(report.figures)
+
+
+def test_the_threads_that_were_in_force_are_told(report: Report) -> None:
+    assert report.environment["threads"] == "1"
 
 
 def test_the_step_was_chosen_from_what_was_timed(report: Report) -> None:
@@ -116,24 +122,35 @@ def test_other_bytes_are_seen(small: Stepped) -> None:
     assert not small.stepped.outputs_equal()
 
 
-def test_every_step_but_the_last_is_timed_beside_its_bare_calls(
+def test_who_comes_first_turns_round_and_every_step_but_the_last_is_timed(
     small: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[str] = []
+    order: list[str] = []
+    collecting: list[bool] = []
+    watch = small.clock.watch
 
-    def op(inputs: Mapping[str, object], name: str) -> Mapping[str, object]:
-        ran.append(name)
-        return {}
+    def enter(unit: Unit) -> StepClock | None:
+        found = watch(unit)
+        if unit.node == small.clock.node:
+            order.append(f"engine {small.clock.num_steps - 1}")
+            collecting.append(gc.isenabled())
+        return found
 
     calls = [
-        (lambda _name=call.op, **inputs: op(inputs, _name), call)
+        (lambda _step=call.step, **inputs: order.append(f"bare {_step}"), call)
         for _, call in small.stepped._calls
     ]
+    monkeypatch.setattr(small.clock, "watch", enter)
     monkeypatch.setattr(small.stepped, "_calls", calls)
     engine_s, bare_s = small.stepped.alternate(2)
-    assert len(engine_s) == len(bare_s) == 2 * (small.stepped.num_steps - 1)
-    assert ran == 2 * [call.op for call in small.clock.recorded]
-    assert min(engine_s) > 0
+    steps = range(small.stepped.num_steps)
+    before = [name for step in steps for name in (f"bare {step}", f"engine {step}")]
+    after = [name for step in steps for name in (f"engine {step}", f"bare {step}")][:-1]
+    assert order == before + after
+    assert [len(seconds) for seconds in (*engine_s, *bare_s)] == [len(steps) - 1] * 4
+    assert min(map(min, engine_s)) > 0
     # The calls were replaced by nothing, so nearly all of a step is the engine's own.
-    assert sum(bare_s) < 0.5 * sum(engine_s)
+    assert sum(map(sum, bare_s)) < 0.5 * sum(map(sum, engine_s))
     assert small.clock.bare is None
+    assert not any(collecting)
+    assert gc.isenabled()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ostinato.backend.importing import load_object
-from ostinato.bench import BenchArguments, leaks
+from ostinato.bench import BenchArguments, LeaksArguments, leaks, overhead
 from ostinato.cli import main
 from ostinato.cli._bench import BENCHMARKS
 from ostinato.report import Comparison, Report
@@ -37,8 +37,44 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("flag", ["--requests", "--threads"])
 def test_counts_below_one_are_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "overhead", flag, "0"]) == 2
+    assert main(["bench", "leaks", flag, "0"]) == 2
     assert f"{flag} is 0" in capsys.readouterr().err
+
+
+def test_a_flag_that_a_benchmark_does_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "overhead", "--requests", "50"]) == 2
+    told = capsys.readouterr().err
+    assert "benchmark 'overhead' takes no --requests" in told
+    assert "it takes: --quick, --threads, --seed" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "expected"),
+    [("overhead", overhead, BenchArguments()), ("leaks", leaks, LeaksArguments(requests=1000))],
+)
+def test_what_is_not_typed_is_the_benchmarks_own(
+    name: str, module: object, expected: BenchArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[BenchArguments] = []
+
+    def run(arguments: BenchArguments) -> Report:
+        given.append(arguments)
+        return Report(name=name, figures={}, targets={}, environment={})
+
+    monkeypatch.setattr(module, "run", run)
+    assert main(["bench", name]) == 0
+    assert given == [expected]
+
+
+@pytest.mark.parametrize("name", ["overhead", "leaks"])
+def test_a_thread_count_that_the_environment_contradicts_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSTINATO_NUM_THREADS", "2")
+    assert main(["bench", name, "--threads", "1"]) == 2
+    assert "OSTINATO_NUM_THREADS has every engine use 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("figure", "exit_code"), [(1.01, 0), (1.05, 1)])
@@ -58,5 +94,5 @@ def test_flags_arrive_and_a_missed_target_fails(
     monkeypatch.setattr(leaks, "run", run)
     flags = ["--quick", "--requests", "50", "--seed", "9", "--threads", "2", "--json"]
     assert main(["bench", "leaks", *flags]) == exit_code
-    assert given == [BenchArguments(quick=True, requests=50, seed=9, threads=2)]
+    assert given == [LeaksArguments(quick=True, requests=50, seed=9, threads=2)]
     assert last_line(capsys.readouterr().out)["passed"] is (exit_code == 0)

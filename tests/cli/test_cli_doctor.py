@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,8 +24,6 @@ RULES = BatchRules(
     activation_multiple=16,
     attention=True,
     norms=True,
-    conv2d=False,
-    conv3d=False,
 )
 TABLE = (
     Finding(op="linear", shape="64 to 64", needs=4, largest_difference=1e-6),
@@ -36,6 +35,7 @@ TABLE = (
 def _probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Verdicts without measuring; the probe has its own tests."""
     monkeypatch.setattr(_doctor, "probe_batch_rules", lambda: RULES)
+    monkeypatch.setattr("ostinato.runtime.turns.probe_batch_rules", lambda: RULES)
     monkeypatch.setattr(_doctor, "probe_thoroughly", lambda _dtype: TABLE)
     threads = torch.get_num_threads()
     yield
@@ -72,14 +72,16 @@ def test_says_the_rules_in_words(
     for words in (
         "at least 4 rows a request",
         "multiples of 16 elements a row",
-        "one request at a time",
+        "stacked freely",
         "FLOAT32 T1",
         "BFLOAT16 T2",
         "from 4 rows",
     ):
         assert words in text
     exact = document["detail"]["exact"]
-    assert exact["builtin"] == "stacked: 48 tokens, widths 128 and 512"
+    assert exact["builtin"].startswith("stacked: two small requests shared ")
+    assert "So concurrent requests run, on an engine with max_batch above 1" in text
+    assert "conv2d" not in text.partition("OPERATION")[0]
     assert exact["wan"].startswith("stacked from 4 tokens a request on")
     assert len(document["detail"]["findings"]) == 4 * len(TABLE)
     figures = document["figures"]
@@ -197,18 +199,37 @@ def test_run_folder_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def _line(patch: pytest.MonkeyPatch, folder: Path, rules: BatchRules) -> str:
+    """Return what is said of a small built-in model on a processor with these rules."""
+    patch.setattr("ostinato.runtime.turns.probe_batch_rules", lambda: rules)
+    return family_line(open_model(folder), rules)
+
+
+def test_family_that_the_engine_stacks(
+    tiny_builtin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = _line(monkeypatch, tiny_builtin_folder, RULES)
+    assert re.fullmatch(r"stacked: two small requests shared [1-9]\d* forwards", words)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"linear_rows": 49}, "linear: at least 49 rows a request"),
+        # Below its 48 tokens, and above the rows that its time embedding is padded to.
+        ({"linear_rows": 20}, "linear: at least 20 rows a request"),
         ({"activation_multiple": 96}, "activations: multiples of 96 elements a row"),
         ({"norms": False}, "norms: one request at a time"),
     ],
 )
-def test_family_that_cannot_be_stacked_says_why(change: dict[str, int], reason: str) -> None:
-    line = family_line(open_model("builtin"), dataclasses.replace(RULES, **change))
-    assert line.startswith("request by request: 48 tokens, widths 128 and 512; ")
-    assert reason in line
+def test_family_that_the_engine_does_not_stack_says_why(
+    change: dict[str, int],
+    reason: str,
+    tiny_builtin_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = _line(monkeypatch, tiny_builtin_folder, dataclasses.replace(RULES, **change))
+    assert words.startswith("request by request: ")
+    assert reason in words
 
 
 def test_family_without_a_shipped_model() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from ostinato.cli import main
-from ostinato.cli._eval import effective_threads, report_result
-from ostinato.models.registry import open_model
+from ostinato.cli._eval import report_result
 from ostinato.report import Comparison, Report
 from ostinato.wire import encode
 
@@ -47,15 +44,3 @@ def test_suite_must_be_on_the_card(
 ) -> None:
     assert main(["eval", str(tiny_wan_folder()), "--suite", "world"]) == 2
     assert "--suite is 'world'" in capsys.readouterr().err
-
-
-def test_threads_are_those_of_the_device_worker(
-    tiny_wan_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card = dataclasses.replace(open_model(tiny_wan_folder()).card, cpu_threads=None)
-    monkeypatch.delenv("OSTINATO_NUM_THREADS", raising=False)
-    assert effective_threads(card) == torch.get_num_threads()
-    narrow = dataclasses.replace(card, cpu_threads=torch.get_num_threads() + 1)
-    assert effective_threads(narrow) == torch.get_num_threads() + 1
-    monkeypatch.setenv("OSTINATO_NUM_THREADS", "7")
-    assert effective_threads(narrow) == 7

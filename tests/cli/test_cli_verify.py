@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -42,8 +43,12 @@ def test_a_moved_weight_fails_and_the_first_tap_is_named(
     monkeypatch.setattr(ladder, "owed_gates", lambda *given: every(*given)[:4])
     weight = "transformer.blocks.0.ffn.net.2.bias"
     arguments = ["verify", str(tiny_builtin_folder), "--perturb", weight, "--quick", "--quiet"]
-    assert main(arguments) == 1
+    assert main([*arguments, "--json"]) == 1
     out = capsys.readouterr().out
+    assert f"one weight of the served side was moved: {weight}[0]=0.001\n" in out
+    document = json.loads(out.splitlines()[-1])
+    assert document["detail"][tiny_builtin_folder.name]["perturbation"] == f"{weight}[0]=0.001"
+    assert document["figures"]["perturbations_seen"] == 1
     assert "first divergence: tap 'blocks.0.ffn' (occurrence 0) of transformer." in out
     assert f"{weight} differs from its file by up to 0.001" in out
     assert "verify: FAILED" in out
@@ -62,6 +67,8 @@ def test_a_moved_weight_fails_and_the_first_tap_is_named(
         (["--all-tiny", "--perturb", "codec.bias"], "one MODEL"),
         (["builtin", "--perturb", "codec"], "names no weight"),
         (["nonesuch"], "no model 'nonesuch'"),
+        (["builtin-reference"], "is the float64 reference of family 'builtin'"),
+        (["builtin-reference", "--errors"], "is the float64 reference of family 'builtin'"),
     ],
 )
 def test_bad_usage_is_refused(
@@ -69,6 +76,42 @@ def test_bad_usage_is_refused(
 ) -> None:
     assert main(["verify", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["builtin", "--html"],
+        ["--all-tiny", "--html"],
+        ["builtin", "--write-goldens"],
+        ["builtin", "--errors", "--write-docs"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(*given: object) -> NoReturn:
+        raise AssertionError("work began")
+
+    for name in ("open_model", "verify_families"):
+        monkeypatch.setattr(f"ostinato.cli._verify.{name}", work)
+    assert main(["verify", *arguments, str(tmp_path / "no" / "place")]) == 2
+    told = capsys.readouterr().err
+    assert "place' cannot be written" in told
+    assert "expected a file in a folder that exists" in told
+
+
+def test_a_page_with_one_marker_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ostinato.cli._verify.open_model", lambda model: pytest.fail("work began"))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin errors builtin float32 -->\n")
+    assert main(["verify", "builtin", "--errors", "--write-docs", str(page)]) == 2
+    assert "without the other" in capsys.readouterr().err
 
 
 def test_a_model_that_ships_owes_its_goldens(tiny_builtin_folder: Path, tmp_path: Path) -> None:

@@ -35,10 +35,12 @@ class ModelFamilySuite(CardTests, ServingTests, NumericsTests):
     """What is asked of a family.
 
     small: fields of the smallest request that runs every node and a loop of two steps or more.
+    stackable: fields that give the smallest enough tokens to be stacked.
     prompts: two that differ in words, all of which the model tells apart.
     """
 
     small: ClassVar[Mapping[str, object]] = MappingProxyType({})
+    stackable: ClassVar[Mapping[str, object]] = MappingProxyType({})
     prompts: ClassVar[tuple[str, str]] = (
         "a red circle bouncing on a navy background",
         "a blue square",
@@ -71,6 +73,15 @@ class ModelFamilySuite(CardTests, ServingTests, NumericsTests):
         made = [{"outputs": outputs, **fields} for fields in contrasting(card, cls.small)]
         made[1]["prompt"] = cls.prompts[1]
         return tuple(cls.request(card, **fields) for fields in made)
+
+    @classmethod
+    def alike(cls, card: ModelCard) -> tuple[Request, ...]:
+        """Make requests of one shape that contrast in steps, guidance, prompt and seed."""
+        plain, other, *_ = contrasting(card, {**cls.small, **cls.stackable})
+        fields = (plain, {**other, "prompt": cls.prompts[1]}, {**plain, "seed": 5}, other)
+        # All outputs: the whole levels of a clip would hide a last bit.
+        outputs = card.capabilities.outputs
+        return tuple(cls.request(card, **{**each, "outputs": outputs}) for each in fields)
 
     @pytest.fixture(scope="class")
     @classmethod

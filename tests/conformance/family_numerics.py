@@ -20,19 +20,31 @@ from conformance.serving import (
 )
 from conformance.values import differences, leaves, modules_of, snapshot
 from ostinato.backend.alignment import is_aligned
+from ostinato.backend.batch_rules import probe_batch_rules
 from ostinato.backend.importing import load_object
+from ostinato.card import ModelCard
+from ostinato.loop.batch import Stackable
 from ostinato.loop.execute import execute
 from ostinato.media import Video
 from ostinato.program import LoopNode
+from ostinato.request import Request
+from ostinato.runtime.threads import cpu_turn
 from ostinato.work import WorkUnitKind
 from support.turns import RandomTurns
 
 ORDERS = 2
+# What processors need at most on which stacks are exact (docs/numerics.md).
+USUAL_ROWS, USUAL_MULTIPLE = 16, 32
 PLAIN = (torch.Tensor, np.ndarray, str, int, float, bool, type(None))
 
 
 class NumericsTests:
     """Tests over a served model."""
+
+    @classmethod
+    def alike(cls, card: ModelCard) -> tuple[Request, ...]:
+        """Make requests of one shape that contrast in steps, guidance, prompt and seed."""
+        raise NotImplementedError
 
     def test_the_same_request_gives_the_same_bytes(self, served: Served) -> None:
         """On an engine that ran nothing before, and one after the other on one that did."""
@@ -69,6 +81,24 @@ class NumericsTests:
                 assert busy.resident.pages.num_pages == 0
             switches += turns.num_switches
         assert switches > 4 * ORDERS, "too few turns changed hands to prove anything"
+
+    def test_stacked_is_alone(self, served: Served) -> None:
+        """Requests that share forwards, each at a step and a guidance of its own."""
+        if not _stacks(served):
+            pytest.skip("no component takes several requests at once")
+        asked = self.alike(served.source.card)
+        expected = [served.run(request) for request in asked]
+        shared = 0
+        for seed in range(ORDERS):
+            turns = RandomTurns(seed)
+            with serving(served.source, (), turns, max_batch=len(asked)) as busy:
+                outputs = busy.engine.run(asked)
+            for index, (output, alone) in enumerate(zip(outputs, expected, strict=True)):
+                assert same_output(output, alone), index
+                shared += output.provenance.stacked_steps
+        if shared == 0 and _forbids(served):
+            pytest.skip("the batch rules of this processor forbid stacks of these")
+        assert shared > 0, "no forward was shared, although this processor's rules allow it"
 
     def test_the_oracle_agrees_to_the_bit(self, served: Served) -> None:
         oracle = served.source.card.parity.oracle
@@ -141,6 +171,19 @@ class NumericsTests:
                 with serving(served.source, ()) as fresh:
                     assert same_output(fresh.run(served.requests[0]), served.alone(0))
                 assert _process() == before
+
+
+def _stacks(served: Served) -> bool:
+    names = [spec.name for spec in served.source.card.components]
+    return any(isinstance(served.resident.component(name), Stackable) for name in names)
+
+
+def _forbids(served: Served) -> bool:
+    """Tell whether a stack needs more here than a family can be asked to bring."""
+    with cpu_turn(served.source.card.cpu_threads):
+        rules = probe_batch_rules()
+    usual = rules.linear_rows <= USUAL_ROWS and rules.activation_multiple <= USUAL_MULTIPLE
+    return not (usual and rules.attention and rules.norms)
 
 
 def _requires_grad(leaf: object) -> bool:

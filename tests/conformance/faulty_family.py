@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import torch
 
 from conformance.values import modules_of
+from ostinato.backend.batch_rules import BatchRules
 from ostinato.backend.checkpoint import read_headers
+from ostinato.backend.operations import Inputs
 from ostinato.card import ComponentSpec, ModelCard, ModelSource, PrecisionSpec
 from ostinato.loop.chunks.rollout import ChunkRollout, RolloutState
 from ostinato.loop.contract import Done
@@ -126,6 +128,23 @@ class Askew(BuiltinTransformer):
                 parameter.data = storage[1:].view(parameter.shape).copy_(parameter.data)
         assert isinstance(loaded, cls)
         return loaded
+
+
+class RoundsInStacks(BuiltinTransformer):
+    """Gives a stack another last bit than its calls have alone."""
+
+    def op_stacked(
+        self, name: str, rules: BatchRules
+    ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]] | None]:
+        stack = super().op_stacked(name, rules)
+
+        def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
+            found = stack(items)
+            if found is None or name != "predict":
+                return found
+            return [{"prediction": each["prediction"] * (1 + 2e-7)} for each in found]  # type: ignore[operator]
+
+        return run
 
 
 class Reseeds(BuiltinCodec):

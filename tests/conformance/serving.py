@@ -105,10 +105,14 @@ def record(source: ModelSource, request: Request) -> Record:
 
 @contextlib.contextmanager
 def serving(
-    source: ModelSource, requests: tuple[Request, ...], turns: Policy | None = None
+    source: ModelSource,
+    requests: tuple[Request, ...],
+    turns: Policy | None = None,
+    *,
+    max_batch: int = 1,
 ) -> Iterator[Served]:
     """Serve a model on an engine of its own."""
-    with Engine(turns) as engine:
+    with Engine(turns, max_batch=max_batch) as engine:
         resident = engine.add(source)
         yield Served(engine=engine, resident=resident, source=source, requests=requests)
 

@@ -183,6 +183,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "test_what_differs_matters": (Subject, adapter("text_encoder", faulty.Deaf), None),
     "test_interleaved_is_alone": (Subject, adapter("transformer", faulty.Stateful), None),
+    "test_stacked_is_alone": (Subject, adapter("transformer", faulty.RoundsInStacks), None),
     "test_the_oracle_agrees_to_the_bit": (Subject, oracle, None),
     "test_a_plan_is_data": (Subject, probed, None),
     "test_a_plan_can_be_run_again": (Subject, adapter("codec", faulty.DecodesAnew), None),
@@ -218,9 +219,9 @@ def _damage(taken: object) -> dict[str, object]:
 
 
 def _case(name: str) -> object:
-    """Serving a broken family takes a second a test: those run with the slow ones, but for one."""
+    """Serving a broken family takes a second a test: those run with the slow ones, but for two."""
     served = "served" in inspect.signature(getattr(Subject, name)).parameters
-    slow = served and name != "test_interleaved_is_alone"
+    slow = served and name not in ("test_interleaved_is_alone", "test_stacked_is_alone")
     return pytest.param(name, marks=[pytest.mark.slow] if slow else [])
 
 

@@ -13,9 +13,7 @@ from ostinato.loop.batch import batch_key, execute_together
 from ostinato.memory import KVPool
 from ostinato.work import ComponentCall, OutputOf, WorkPlan, WorkUnitKind
 
-RULES = BatchRules(
-    linear_rows=1, activation_multiple=1, attention=True, norms=True, conv2d=True, conv3d=True
-)
+RULES = BatchRules(linear_rows=1, activation_multiple=1, attention=True, norms=True)
 
 
 class Doubler:

@@ -30,7 +30,7 @@ def test_the_shipped_model_opens_by_name_and_its_files_are_verified() -> None:
     source = open_model("builtin")
     assert source.card.model_id == "builtin"
     assert len(source.card.files) >= 6
-    assert "ostinato train builtin-refined" in source.card.provenance
+    assert "ostinato train builtin-rings" in source.card.provenance
     assert "None" not in source.card.provenance
     size = sum(path.stat().st_size for path in source.folder.rglob("*.safetensors"))
     assert size <= 8 * 2**20

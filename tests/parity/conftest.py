@@ -10,10 +10,8 @@ import pytest
 from ostinato.card import ModelSource
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.wan.open import open_wan
-from ostinato.parity.subject import Subject, VerifyOptions
-from support.subjects import with_parity
-
-QUICK = VerifyOptions(quick=True)
+from ostinato.parity.subject import Subject
+from support.subjects import QUICK, with_parity
 
 
 @pytest.fixture(scope="session")

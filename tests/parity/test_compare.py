@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ostinato.errors import BadInput
 from ostinato.loop.observe import Unit
 from ostinato.parity.aligner import CallRecord, TapValue
 from ostinato.parity.compare import Verdict, compare_call, compare_exact, first_divergence
@@ -181,6 +182,14 @@ def test_tolerances_grow_with_depth_and_say_why() -> None:
     assert not levels.allows(measure(many_off, grey))
     assert not levels.allows(measure(far_off, grey))
     assert trajectory_tolerance(torch.uint8) == tap_tolerance("", 0, torch.uint8)
+
+
+def test_every_floating_dtype_has_its_own_rounding_or_is_refused() -> None:
+    halves = [tap_tolerance("a", 0, dtype).largest for dtype in (torch.float16, torch.float32)]
+    assert halves[0] == 2**13 * halves[1]
+    for tolerance_of in (trajectory_tolerance, lambda dtype: tap_tolerance("a", 0, dtype)):
+        with pytest.raises(BadInput, match=r"a value is torch\.float8_e4m3fn, and no tolerance"):
+            tolerance_of(torch.float8_e4m3fn)
 
 
 def test_a_tally_of_nothing_is_no_result() -> None:

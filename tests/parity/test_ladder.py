@@ -10,12 +10,11 @@ import pytest
 
 from ostinato.card import ModelSource, ParityLevel
 from ostinato.errors import BadInput
-from ostinato.models.registry import FAMILIES, Family
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.ladder import OwedGate, Verification, owed_gates, report_of, run_gate, verify
+from ostinato.parity.page import render_page
 from ostinato.parity.perturb import Perturbation
 from ostinato.parity.subject import Subject, VerifyOptions
-from ostinato.parity.tiny import verify_families
 from support.subjects import with_parity
 
 ALWAYS = ["files", "weights", "determinism", "interleave", "batch"]
@@ -72,7 +71,12 @@ def test_a_rung_that_nothing_measures_is_red(builtin_source: ModelSource) -> Non
 
 def test_figures_sum_the_gates_up_and_zero_of_anything_fails() -> None:
     seen = dataclasses.replace(
-        SOUND, taps=5, variants=2, variants_equal=2, worst_relative_error=1e-6
+        SOUND,
+        taps=5,
+        variants=2,
+        variants_equal=2,
+        bytes_compared=4,
+        worst_relative_error=1e-6,
     )
     sound = Verification(model_id="m", card_digest="sha256:0", gates=(SOUND, seen), threads=1)
     report = report_of([sound])
@@ -86,6 +90,8 @@ def test_figures_sum_the_gates_up_and_zero_of_anything_fails() -> None:
         "comparisons": 6,
         "variants": 2,
         "variants_bit_equal": 2,
+        "variants_within_tolerance": 0,
+        "golden_bytes_compared": 4,
         "worst_relative_error": 1e-6,
     }
     document = json.loads(report.to_json())
@@ -104,6 +110,53 @@ def test_figures_sum_the_gates_up_and_zero_of_anything_fails() -> None:
     assert not report_of([nothing]).passed
 
 
+def test_a_moved_weight_is_told_everywhere_and_has_to_be_seen() -> None:
+    seen = dataclasses.replace(SOUND, taps=5, variants=2, variants_equal=2)
+    blind = Verification(
+        model_id="m",
+        card_digest="sha256:0",
+        gates=(SOUND, seen),
+        threads=1,
+        perturbation="codec.bias[0]=0.001",
+    )
+    report = report_of([blind])
+    assert not blind.passed
+    assert not report.passed
+    assert not report.meets("perturbations_seen")
+    assert json.loads(report.to_json())["detail"]["m"]["perturbation"] == "codec.bias[0]=0.001"
+    told = "one weight of the served side was moved: codec.bias[0]=0.001"
+    assert f"{told}; no gate saw it" in render_page([blind], report)
+    red = dataclasses.replace(SOUND, passed=False)
+    caught = dataclasses.replace(blind, gates=(red, seen))
+    report = report_of([caught])
+    assert not report.passed
+    assert report.meets("perturbations_seen")
+    assert f"{told}</p>" in render_page([caught], report)
+
+
+def test_threads_are_told_for_each_model() -> None:
+    seen = dataclasses.replace(SOUND, taps=5, variants=2, variants_equal=2)
+    one, two = (
+        Verification(model_id=name, card_digest="", gates=(SOUND, seen), threads=threads)
+        for name, threads in (("small", 1), ("large", 4))
+    )
+    report = report_of([one, two])
+    assert report.environment["threads"] == "1 (small), 4 (large)"
+    assert [report.detail[name]["threads"] for name in ("small", "large")] == [1, 4]  # type: ignore[index]
+    assert report_of([two]).environment["threads"] == "4"
+
+
+def test_within_tolerance_counts_only_where_it_was_promised() -> None:
+    within = dataclasses.replace(SOUND, taps=5, variants=3, variants_equal=1, variants_tolerated=2)
+    found = Verification(model_id="m", card_digest="", gates=(within,), threads=1)
+    report = report_of([found])
+    assert report.passed
+    assert report.figures["variants_bit_equal"] == 1
+    assert report.figures["variants_within_tolerance"] == 2
+    beyond = dataclasses.replace(within, variants_tolerated=1)
+    assert not report_of([dataclasses.replace(found, gates=(beyond,))]).passed
+
+
 def test_an_empty_prompt_set_is_red_throughout(builtin_source: ModelSource) -> None:
     found = verify(builtin_source, VerifyOptions(prompts=()))
     passed = {gate.name for gate in found.gates if gate.passed}
@@ -117,33 +170,3 @@ def test_a_perturbation_that_names_nothing_is_refused_at_once(builtin_source: Mo
     with pytest.raises(BadInput, match="no parameter 'nonesuch'"):
         verify(builtin_source, options, lambda name, done, total: seen.append(name))
     assert seen == []
-
-
-BARE = Family(name="bare", summary="", pipelines=(), open="a.b:c")
-
-
-def test_a_family_that_is_skipped_is_red(tmp_path: Path) -> None:
-    broken = dataclasses.replace(BARE, name="broken", tiny="ostinato.nonesuch:write")
-    orphan = dataclasses.replace(BARE, name="orphan", measures="nobody")
-    measured = dataclasses.replace(BARE, name="measured", measures="bare")
-    found = verify_families((BARE, broken, orphan, measured), tmp_path)
-    assert [each.model_id for each in found] == ["tiny bare", "tiny broken", "tiny orphan"]
-    assert not any(each.passed for each in found)
-    assert "names no tiny folder" in found[0].gates[0].message
-    assert "does not open" in found[1].gates[0].message
-    assert not report_of(found).passed
-
-
-def test_each_family_has_a_tiny_folder_or_measures_one_that_has() -> None:
-    tiny = {family.name for family in FAMILIES if family.tiny is not None}
-    for family in FAMILIES:
-        assert family.name in tiny or family.measures in tiny
-
-
-@pytest.mark.slow
-def test_all_tiny_families_pass(tmp_path: Path) -> None:
-    found = verify_families(FAMILIES, tmp_path)
-    assert [each.model_id for each in found] == ["tiny builtin", "tiny wan"]
-    told = [gate.message for each in found for gate in each.gates if not gate.passed]
-    assert told == []
-    assert report_of(found).passed

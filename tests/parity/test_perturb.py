@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ostinato.card import ModelSource
+from ostinato.card import Determinism, ModelSource
 from ostinato.errors import BadInput, InvalidCard
 from ostinato.parity.gates.components import components
 from ostinato.parity.gates.reload import reload
 from ostinato.parity.gates.weights import weights
 from ostinato.parity.perturb import Perturbation, module_of
 from ostinato.parity.subject import Subject, VerifyOptions
+from support.subjects import with_parity
 
 BUILTIN = {
     "text_encoder.encoder.block.1.layer.1.DenseReluDense.wo.weight": "'encoder.block.1'",
@@ -63,6 +64,17 @@ def test_what_float64_cannot_see_is_seen_by_its_bits(wan_source: ModelSource, we
     result = reload(perturbed(wan_source, weight))
     assert not result.passed
     assert EXACT[weight] in result.message
+
+
+def test_a_card_that_promises_a_tolerance_is_reloaded_within_it(wan_source: ModelSource) -> None:
+    source = with_parity(wan_source, output_determinism=Determinism.TOLERANCE)
+    result = reload(perturbed(source, next(iter(EXACT))))
+    assert result.passed, result.message
+    assert "are within tolerance of components that were loaded again" in result.message
+    weight, tap = next(iter(WAN.items()))
+    result = reload(perturbed(source, weight))
+    assert not result.passed
+    assert tap in result.message
 
 
 def test_reloading_passes_a_sound_model(builtin: Subject, wan: Subject) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from ostinato.errors import BadInput
 from ostinato.parity.precision import markdown, measure_errors, write_between_markers
@@ -53,3 +56,25 @@ def test_only_what_lies_between_the_markers_is_replaced(tmp_path: Path) -> None:
         write_between_markers(page, "a", "new\n")
     with pytest.raises(BadInput, match="cannot be written"):
         write_between_markers(tmp_path / "no" / "page.md", "a", "new\n")
+
+
+@pytest.mark.parametrize("poisoned", [0, -1])
+def test_nan_is_infinitely_far_wherever_it_comes(builtin: Subject, poisoned: int) -> None:
+    """One value of one call among many of a kind, the first or the last of them."""
+    run, subject = builtin.recorded, Subject(builtin.source, builtin.options)
+    predictions = [index for index, call in enumerate(run.calls) if call.op == "predict"]
+    calls = list(run.calls)
+    call = calls[predictions[poisoned]]
+    prediction = call.outputs["prediction"]
+    assert isinstance(prediction, torch.Tensor)
+    prediction = prediction.clone()
+    prediction.view(-1)[0] = torch.nan
+    calls[predictions[poisoned]] = dataclasses.replace(call, outputs={"prediction": prediction})
+    subject.recorded = dataclasses.replace(run, calls=tuple(calls))  # type: ignore[misc]
+    rows = measure_errors(subject, "float32")
+    row = next(row for row in rows if (row.op, row.tap) == ("predict", "out.prediction"))
+    assert row.count == len(predictions) > 1
+    assert row.largest == row.rms == math.inf
+    assert f"| `out.prediction` | {row.count} | inf | inf | inf |" in markdown(
+        rows, "builtin", "float32"
+    )

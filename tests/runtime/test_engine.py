@@ -183,7 +183,7 @@ def test_a_fault_in_one_request_fails_that_one_alone(
     embeds = [encode(text=text)["prompt_embeds"] for text in ("a blue square falling", "")]
     text_kv = component.op("encode_text")(prompt_embeds=tuple(embeds))["text_kv"]
     poison = float(text_kv[0].key.sum())
-    component._ops = {**component._ops, "predict": faulty}  # type: ignore[attr-defined]
+    component.predict = faulty  # type: ignore[attr-defined]
     bad = engine.submit(request(prompt="a blue square falling"))
     good = engine.submit(request(seed=5))
     with pytest.raises(InternalError, match="a cable was pulled") as caught:
@@ -205,7 +205,7 @@ def test_nan_names_the_step_and_tensor_and_fails_that_request_alone(
             outputs = {"prediction": outputs["prediction"] * float("nan")}
         return outputs
 
-    component._ops = {**component._ops, "predict": third_is_nan}  # type: ignore[attr-defined]
+    component.predict = third_is_nan  # type: ignore[attr-defined]
     with pytest.raises(NonFinite, match=r"node 'rollout'.*'prediction'"):
         engine.submit(request()).result(timeout_s=60)
     assert engine.submit(request()).result(timeout_s=60).video.frames.shape[0] == 30
@@ -277,7 +277,7 @@ def test_kernels_run_on_the_device_worker_only(engine: Engine, resident: Residen
         assert not torch.is_inference_mode_enabled()
         return op(**inputs)
 
-    component._ops = {**component._ops, "decode": recorded}  # type: ignore[attr-defined]
+    component.decode = recorded  # type: ignore[attr-defined]
     engine.submit(request()).result()
     assert names == {"ostinato-device"}
 
@@ -298,7 +298,7 @@ def test_kernels_use_the_threads_of_the_card_or_of_the_environment(
             seen.add(torch.get_num_threads())
             return op(**inputs)
 
-        component._ops = {**component._ops, "decode": recorded}  # type: ignore[attr-defined]
+        component.decode = recorded  # type: ignore[attr-defined]
         engine.submit(request()).result()
     torch.set_num_threads(before)
     assert seen == {expected}

@@ -1,4 +1,5 @@
-"""Random schedules of submit, cancel, fail, deadline and close over two families on one engine.
+"""Random schedules of submit, cancel, fail, deadline and close over two families on one engine,
+which stacks calls that agree or does not.
 
 The worker runs as many turns as a rule lets it, so that what follows one another is the schedule's
 and not the clock's. After every rule: whatever has ended holds nothing and said so once.
@@ -141,11 +142,11 @@ class Schedules(RuleBasedStateMachine):
         self.seeds = iter(range(FIRST_VICTIM, FIRST_VICTIM + 10_000))
         self.closed = False
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(max_batch=st.sampled_from((1, 2, 8)))
+    def start(self, max_batch: int) -> None:
         self.before = Holdings.now()
         self.gate = Gate()
-        self.engine = Engine(self.gate)
+        self.engine = Engine(self.gate, max_batch=max_batch)
         self.residents = [self.engine.add(open_model(path)) for path in self.folders.values()]
         for resident, loaded in zip(self.residents, self.right.loaded, strict=True):
             resident._components.update(loaded)  # loading once is enough

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from ostinato.api import Engine
-from ostinato.backend.batch_rules import NEVER, BatchRules
+from ostinato.backend.batch_rules import NEVER, BatchRules, Kernels, Trials
 from ostinato.errors import BadInput
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
@@ -103,8 +104,6 @@ def test_rules_that_forbid_stacks_are_followed_and_told(
             activation_multiple=NEVER,
             attention=False,
             norms=False,
-            conv2d=False,
-            conv3d=False,
         )
 
     monkeypatch.setattr("ostinato.runtime.turns.probe_batch_rules", forbid)
@@ -114,3 +113,27 @@ def test_rules_that_forbid_stacks_are_followed_and_told(
     assert all(map(equal, outputs, expected))
     assert [output.provenance.stacked_steps for output in outputs] == [0, 0, 0]
     assert sum(output.provenance.device_s for output in outputs) < 1.5
+
+
+def test_shapes_whose_trial_differs_are_not_stacked_and_the_trial_is_charged_to_nobody(
+    tiny_builtin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, asked = open_builtin(tiny_builtin_folder), requests("builtin", 2, num_frames=12)
+    expected = alone(source, asked)
+
+    def rms_norm(sample: torch.Tensor, normalized_shape: tuple[int, ...]) -> torch.Tensor:
+        time.sleep(0.4)
+        return sample * (1 + 2e-7) if len(sample) == 3 else sample
+
+    trials = Trials(replace(Kernels(), rms_norm=rms_norm))
+    rules = BatchRules(
+        linear_rows=1, activation_multiple=1, attention=True, norms=True, trials=trials
+    )
+    monkeypatch.setattr("ostinato.runtime.turns.probe_batch_rules", lambda: rules)
+    with Engine(max_batch=4) as engine:
+        engine.add(source)
+        outputs = engine.run(asked)
+    assert all(map(equal, outputs, expected))
+    assert [output.provenance.stacked_steps for output in outputs] == [0, 0]
+    assert trials.spent_s > 1.5
+    assert sum(output.provenance.device_s for output in outputs) < trials.spent_s

@@ -146,11 +146,12 @@ def test_a_probe_that_raises_fails_those_requests_and_not_the_engine(
         raise OSError("no processor")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ostinato.runtime.core.probe_batch_rules", broken)
+        patched.setattr("ostinato.runtime.turns.probe_batch_rules", broken)
         start, handles = Holdings.now(), submit_all(engine)
         ends = [ended(handle) for handle in handles]
         failed = [end for end in ends if isinstance(end, Failed)]
         assert len(failed) > 1
         assert all(isinstance(end.error, InternalError) for end in failed)
+        assert all("in broken" in end.error.__notes__[0] for end in failed), "each has the trace"
         assert_nothing_held(start, [resident], handles)
     assert all(isinstance(ended(handle), Finished) for handle in submit_all(engine))

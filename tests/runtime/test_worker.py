@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ostinato.api import Engine, Model
+from ostinato.backend.loading import process_settings
 from ostinato.card import ModelSource
 from ostinato.errors import (
     DeadlineExceeded,
@@ -98,6 +103,65 @@ def test_a_release_that_raises_is_told_and_the_engine_lives(
     assert engine.submit(request()).result(timeout_s=30)
 
 
+@pytest.mark.parametrize("end", ["failed", "late", "cancelled"])
+def test_a_release_that_raises_hides_nothing(
+    engine: Engine, source: ModelSource, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    resident = engine.add(source)
+    close_ring = resident.pages.close_ring
+
+    def raising(ring: object) -> None:
+        close_ring(ring)  # type: ignore[arg-type]
+        raise OSError("released badly")
+
+    def decode(**inputs: object) -> object:
+        if end == "cancelled":
+            handle.cancel()
+        elif end == "late":
+            time.sleep(0.3)
+        else:
+            raise NonFinite("the codec met NaN")
+        return found(**inputs)
+
+    found = resident.component("codec").op("decode")
+    replace_op(resident, "codec", "decode", decode)
+    monkeypatch.setattr(resident.pages, "close_ring", raising)
+    with process_settings():
+        handle = engine.submit(request(deadline_s=0.3 if end == "late" else None))
+    kind = {"failed": NonFinite, "late": DeadlineExceeded, "cancelled": InternalError}[end]
+    with pytest.raises(kind) as caught:
+        handle.result(timeout_s=30)
+    told = "\n".join((str(caught.value), *caught.value.__notes__))
+    assert "releasing what a request held failed" in told
+    assert "released badly" in told
+    assert (handle.num_held, resident.pages.num_pages) == (0, 0)
+
+
+def test_a_worker_that_stopped_keeps_no_frames(source: ModelSource) -> None:
+    class Large:
+        """Stands for what the worker's frames hold."""
+
+    class Leaves(Breaks):
+        def choose(self, ready: tuple[Ready, ...]) -> RequestId:
+            large = Large()
+            references.append(weakref.ref(large))
+            return super().choose(ready)
+
+    references: list[weakref.ref[Large]] = []
+    fault = RuntimeError("no idea")
+    with Engine(Leaves(fault)) as engine:
+        engine.add(source)
+        handles = [engine.submit(request(seed=seed)) for seed in range(2)]
+        finals = [[*handle.events(30)][-1].error for handle in handles]  # type: ignore[union-attr]
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
+    assert finals[0] is not finals[1], "each may be noted upon"
+    for final in finals:
+        assert final.__cause__ is fault
+        assert final.__traceback__ is fault.__traceback__ is None
+        assert "in choose" in final.__notes__[0]
+
+
 def test_a_chunk_cannot_be_used_to_change_the_clip(engine: Engine) -> None:
     handle = engine.submit(request())
     for event in handle.events():
@@ -132,7 +196,9 @@ def test_an_overflow_in_the_sampler_is_not_delivered(engine: Engine, source: Mod
     predict = resident.component("transformer").op("predict")
 
     def huge(**inputs: object) -> object:
-        return {"prediction": predict(**inputs)["prediction"].clamp(-1, 1) * 3e38}  # type: ignore[attr-defined]
+        prediction = torch.full_like(predict(**inputs)["prediction"], 3e38)  # type: ignore[call-overload]
+        prediction[1::2] *= -1  # the branches: guidance adds nine times their difference
+        return {"prediction": prediction}
 
     replace_op(resident, "transformer", "predict", huge)
     with pytest.raises(NonFinite, match="latents"):

@@ -19,8 +19,7 @@ def request(**fields: object) -> Request:
 
 def replace_op(resident: ResidentModel, component: str, name: str, op: object) -> None:
     """Put an op in the place of a component's own."""
-    found = resident.component(component)
-    found._ops = {**found._ops, name: op}  # type: ignore[attr-defined]
+    setattr(resident.component(component), name, op)
 
 
 def num_workers() -> int:

@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 from ostinato.card import ModelSource
+from ostinato.parity.perturb import Perturbation
 from ostinato.parity.subject import Subject, VerifyOptions
 from ostinato.runtime import ResidentModel
+
+QUICK = VerifyOptions(quick=True)
 
 
 class Faulty(Subject):
@@ -25,3 +28,8 @@ def with_parity(source: ModelSource, **changes: object) -> ModelSource:
     """Change what a card says of its parity."""
     parity = dataclasses.replace(source.card.parity, **changes)  # type: ignore[arg-type]
     return dataclasses.replace(source, card=dataclasses.replace(source.card, parity=parity))
+
+
+def moved(source: ModelSource, weight: str) -> Subject:
+    """Move one weight of what is served."""
+    return Subject(source, VerifyOptions(quick=True, perturbation=Perturbation.parse(weight)))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from ostinato.errors import BadInput, RecipeMismatch
-from ostinato.models.builtin import world
+import ostinato.training.trainer as trainer_module
+from ostinato.errors import BadInput, InvalidCheckpoint, RecipeMismatch
 from ostinato.models.builtin.layout import PROVENANCE, load_modules
 from ostinato.training import run
 from ostinato.training.checkpoint import list_checkpoints
-from ostinato.training.data.clips import ClipSet, make_scenes
 from ostinato.training.export import export_weights
+from ostinato.training.lineage import open_parent, read_parent
 from ostinato.training.prepare import prepare
 from ostinato.training.trainer import Trainer
 from support.tiny_training import TINY
@@ -32,7 +33,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_child_starts_from_the_parents_weights(parent: Path, tmp_path: Path) -> None:
-    inputs = prepare(CHILD, tmp_path / "run", parent=parent)
+    inputs = prepare(CHILD, tmp_path / "run", parent=open_parent(CHILD, parent))
     trainer = Trainer(CHILD, inputs)
     modules = load_modules(parent)
     trainer.start_from(modules)
@@ -69,31 +70,83 @@ def test_a_parent_is_asked_for_and_checked(parent: Path, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_does_not_change_its_parent(parent: Path, tmp_path: Path) -> None:
+def test_a_parent_whose_files_changed_is_refused(parent: Path, tmp_path: Path) -> None:
+    codec = shutil.copytree(parent, tmp_path / "weights") / "codec" / "model.safetensors"
+    codec.write_bytes(codec.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(InvalidCheckpoint, match="changed after it was exported"):
+        run(CHILD, output_dir=tmp_path / "run", parent=tmp_path / "weights")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def sibling(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of the same recipe with another codec."""
+    folder = shutil.copytree(parent, tmp_path_factory.mktemp("sibling") / "weights")
+    file = folder / "codec" / "model.safetensors"
+    save_file({name: 2 * value for name, value in load_file(file).items()}, file)
+    provenance = json.loads((folder / PROVENANCE).read_text())
+    provenance["sha256"]["codec/model.safetensors"] = sha256(file.read_bytes()).hexdigest()
+    (folder / PROVENANCE).write_text(json.dumps(provenance))
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_does_not_change_its_parent(parent: Path, sibling: Path, tmp_path: Path) -> None:
     run_dir = run(CHILD, output_dir=tmp_path / "run", parent=parent)
-    other = tmp_path / "other"
-    other.mkdir()
-    changed = {**json.loads((parent / PROVENANCE).read_text()), "seed": 99}
-    (other / PROVENANCE).write_text(json.dumps(changed))
-    with pytest.raises(RecipeMismatch, match="started from other weights"):
-        run(CHILD, output_dir=run_dir, parent=other)
+    before = contents(run_dir)
+    with pytest.raises(RecipeMismatch, match="parent_digest"):
+        run(CHILD, output_dir=run_dir, parent=sibling)
+    assert contents(run_dir) == before
 
 
-def test_emphasis_draws_what_is_hard_more_often() -> None:
-    scenes = make_scenes(0, world.Split.TRAIN, 400)
-    clips = ClipSet(latents=torch.zeros(400, 1, 3, 1, 1), scenes=scenes)
-    assert clips.with_emphasis(()) is clips
-    weighted = clips.with_emphasis((("white", 4.0), ("ring", 2.0)))
-    assert weighted.shares is not None
-    white = np.array([scene.background.value == "white" for scene in scenes])
-    ring = np.array([scene.objects[0].shape.value == "ring" for scene in scenes])
-    plain = weighted.shares[~white & ~ring][0]
-    assert np.allclose(weighted.shares[white & ~ring], 4 * plain)
-    assert np.allclose(weighted.shares[white & ring], 8 * plain)
-    assert weighted.shares.sum() == pytest.approx(1.0)
-    for index in range(400):
-        weighted.latents[index] = float(white[index])
-    drawn, _ = weighted.draw(np.random.default_rng(0), 2000, 3, 0.0)
-    share = float(drawn[:, 0, 0, 0, 0].mean())
-    assert share == pytest.approx(weighted.shares[white].sum(), abs=0.05)
-    assert share > white.mean() + 0.1
+@pytest.mark.parametrize("stopped_after", ["record_parent", "prepare"])
+def test_a_run_that_stopped_early_does_not_change_its_parent(
+    parent: Path,
+    sibling: Path,
+    tmp_path: Path,
+    stopped_after: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Latents of one codec and weights over another's would be trained on as if they were one's."""
+    done = getattr(trainer_module, stopped_after)
+
+    def stop(*arguments: object) -> None:
+        done(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer_module, stopped_after, stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(CHILD, output_dir=tmp_path, parent=parent)
+    monkeypatch.undo()
+    before = contents(tmp_path)
+    with pytest.raises(RecipeMismatch):
+        run(CHILD, output_dir=tmp_path, parent=sibling)
+    with pytest.raises(RecipeMismatch):
+        run(replace(CHILD, parent=None), output_dir=tmp_path)
+    assert contents(tmp_path) == before
+    run(CHILD, output_dir=tmp_path, parent=parent)
+
+
+def test_latents_of_another_codec_are_not_taken(
+    parent: Path, sibling: Path, tmp_path: Path
+) -> None:
+    one, other = (open_parent(CHILD, folder) for folder in (parent, sibling))
+    prepare(CHILD, tmp_path, parent=one)
+    prepare(CHILD, tmp_path, parent=one)
+    for wrong in (other, None):
+        with pytest.raises(RecipeMismatch, match="parent_digest"):
+            prepare(CHILD, tmp_path, parent=wrong)
+
+
+def test_the_same_weights_exported_again_are_the_same_parent(parent: Path, tmp_path: Path) -> None:
+    """A provenance may come to say more; weights are named by their files."""
+    run_dir = run(CHILD, output_dir=tmp_path / "run", parent=parent)
+    again = shutil.copytree(parent, tmp_path / "weights")
+    provenance = {**json.loads((again / PROVENANCE).read_text()), "python": "3.99"}
+    (again / PROVENANCE).write_text(json.dumps(provenance))
+    run(CHILD, output_dir=run_dir, parent=again)
+    assert read_parent(run_dir) is not None
+    assert read_parent(run_dir)["python"] == "3.99"  # type: ignore[index]

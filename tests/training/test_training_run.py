@@ -13,11 +13,13 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from safetensors.torch import load_file
 
+import ostinato.training.trainer as trainer_module
 from ostinato.errors import InvalidCheckpoint, RecipeMismatch
 from ostinato.models.builtin.layout import PROVENANCE, load_modules
 from ostinato.training import run
-from ostinato.training.checkpoint import list_checkpoints
-from ostinato.training.config import OptimizerConfig
+from ostinato.training.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
+from ostinato.training.config import CONFIG_FILE, OptimizerConfig, read_config
+from ostinato.training.curve import exported_curve, logged_curve
 from ostinato.training.export import export_weights
 from ostinato.training.prepare import prepare
 from ostinato.training.trainer import Trainer
@@ -80,6 +82,7 @@ def test_export_round_trips(whole_run: Path, tmp_path: Path) -> None:
     provenance = json.loads((destination / PROVENANCE).read_text())
     assert provenance["steps"] == 6
     assert provenance["command"] == "ostinato train tiny"
+    assert list(exported_curve(destination)) == _logged_losses(whole_run)
     assert set(provenance["sha256"]) == {
         "codec/config.json",
         "codec/model.safetensors",
@@ -93,6 +96,54 @@ def test_export_round_trips(whole_run: Path, tmp_path: Path) -> None:
     }
 
 
+def _logged_losses(run_dir: Path) -> list[dict[str, float]]:
+    return [
+        {name: value for name, value in line.items() if name == "step" or name.startswith("val_")}
+        for line in _losses(run_dir)
+        if "val_wave" in line
+    ]
+
+
+def test_the_curve_ends_at_the_exported_step(whole_run: Path, tmp_path: Path) -> None:
+    going_on = shutil.copytree(whole_run, tmp_path / "run")
+    shutil.rmtree(list_checkpoints(going_on)[-1])
+    destination = export_weights(going_on, tmp_path / "weights")
+    assert [row["step"] for row in exported_curve(destination)] == [3]
+    assert set(exported_curve(destination)[0]) == {
+        "step",
+        "val_first_high",
+        "val_first_middle",
+        "val_history_high",
+        "val_wave",
+    }
+    (going_on / "metrics.jsonl").unlink()
+    with pytest.raises(InvalidCheckpoint, match="no validation losses of step 3"):
+        export_weights(going_on, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_that_stops_with_its_last_checkpoint_has_its_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(run_dir: Path, checkpoint: Checkpoint) -> None:
+        save_checkpoint(run_dir, checkpoint)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer_module, "save_checkpoint", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(TINY, steps=3), output_dir=tmp_path)
+    assert [row["step"] for row in logged_curve(tmp_path, 3)] == [3]
+
+
+def test_weights_without_a_curve_have_an_empty_one(tmp_path: Path) -> None:
+    assert exported_curve(tmp_path) == ()
+    (tmp_path / PROVENANCE).write_text("{}")
+    assert exported_curve(tmp_path) == ()
+    (tmp_path / PROVENANCE).write_text('{"validation": [{"step": "three"}]}')
+    with pytest.raises(InvalidCheckpoint, match="validation"):
+        exported_curve(tmp_path)
+
+
 def test_a_missing_tensor_is_a_typed_error(whole_run: Path, tmp_path: Path) -> None:
     destination = export_weights(whole_run, tmp_path / "weights")
     os.remove(destination / "codec" / "model.safetensors")
@@ -101,10 +152,24 @@ def test_a_missing_tensor_is_a_typed_error(whole_run: Path, tmp_path: Path) -> N
 
 
 def test_another_configuration_does_not_resume(whole_run: Path) -> None:
+    before = (whole_run / CONFIG_FILE).read_bytes()
     with pytest.raises(RecipeMismatch, match="start in another folder"):
         run(replace(TINY, steps=7), output_dir=whole_run)
     with pytest.raises(RecipeMismatch, match="resume=True"):
         run(TINY, output_dir=whole_run, resume=False)
+    assert (whole_run / CONFIG_FILE).read_bytes() == before
+
+
+def test_a_configuration_of_another_version_is_not_exported(
+    whole_run: Path, tmp_path: Path
+) -> None:
+    changed = shutil.copytree(whole_run, tmp_path / "run")
+    config = json.loads((changed / CONFIG_FILE).read_text())
+    config["method"]["emphasis"] = [["olive", 1.5]]
+    (changed / CONFIG_FILE).write_text(json.dumps(config))
+    with pytest.raises(InvalidCheckpoint, match="'olive' is no attribute"):
+        export_weights(changed, tmp_path / "weights")
+    assert read_config(whole_run) == TINY
 
 
 def test_a_folder_without_checkpoints_is_not_exported(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from typing import cast
 from ostinato.backend.safetensors_header import TensorHeader, read_header
 from ostinato.errors import InvalidCheckpoint, UnsafeCheckpoint
 
+# What diffusers (utils.SAFETENSORS_WEIGHTS_NAME) and transformers (utils.SAFE_WEIGHTS_NAME) call
+# weights, before `.safetensors` or the number of a shard.
+DIFFUSERS_STEM, TRANSFORMERS_STEM = "diffusion_pytorch_model", "model"
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _WEIGHT_DTYPES = ("F32", "F16", "BF16", "F64")
 _LISTED = 5

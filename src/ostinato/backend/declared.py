@@ -32,7 +32,7 @@ def config_faults(
         if not _allows(parameter.annotation, value):
             yield f"{name} is {_shown(value)}, expected {_named(parameter.annotation)}"
         elif name in _DEPTHS and not 0 <= cast("int", value) <= _MAX_DEPTH:
-            yield f"{name} is {value}, expected at most {_MAX_DEPTH}"
+            yield f"{name} is {value}, expected 0 to {_MAX_DEPTH}"
 
 
 def _allows(hint: object, value: object) -> bool:

@@ -1,4 +1,7 @@
-"""See what modules give, by forward hooks that are gone when the context closes."""
+"""See values inside a component: what its modules give, and what no module of it gives.
+
+Whoever looks is forgotten when the context closes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,34 @@ from typing import TypeAlias, cast
 
 import torch
 from torch import nn
-from transformers import UMT5EncoderModel
 
 Tap: TypeAlias = Callable[[str, torch.Tensor], None]
+"""Takes a module path and a value; the value is the component's own and must not be written to."""
+
+
+class TapPoint:
+    """A place in a component that shows values which are no module's output."""
+
+    __slots__ = ("taps",)
+
+    def __init__(self) -> None:
+        """Nobody looks."""
+        self.taps: tuple[Tap, ...] = ()
+
+    def __call__(self, name: str, value: torch.Tensor) -> None:
+        """Show a value to whoever looks, outermost first."""
+        for tap in self.taps:
+            tap(name, value)
+
+    @contextmanager
+    def observe(self, tap: Tap) -> Generator[None, None, None]:
+        """Let `tap` look while the context is open; contexts nest."""
+        before = self.taps
+        self.taps = (*before, tap)
+        try:
+            yield
+        finally:
+            self.taps = before
 
 
 @contextmanager
@@ -54,7 +82,7 @@ def wan_transformer_taps(num_layers: int, *, whole_blocks: bool) -> tuple[str, .
     return (*names, "proj_out")
 
 
-def text_encoder_taps(encoder: UMT5EncoderModel) -> tuple[str, ...]:
-    """Name what is looked at in a text encoder: the hidden states after each block."""
-    blocks = (f"encoder.block.{index}" for index in range(encoder.config.num_layers))
+def umt5_taps(num_layers: int) -> tuple[str, ...]:
+    """Name what is looked at in a UMT5 encoder: the hidden states after each block."""
+    blocks = (f"encoder.block.{index}" for index in range(num_layers))
     return (*blocks, "encoder.final_layer_norm")

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import cast
 
 import torch
-from diffusers.pipelines.wan.pipeline_output import WanPipelineOutput
 
-from ostinato.bench._threads import kernel_threads
 from ostinato.card import ModelSource
 from ostinato.models.wan.oracle import WanOracle
 from ostinato.request import Request
 from ostinato.runtime import Engine
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.resolve import resolve
+from ostinato.runtime.threads import cpu_turn, kernel_threads
+from ostinato.tasks import RequestId
 
 
 class EngineRun:
-    """Serves one request again and again; `latents` collects what came of it."""
+    """Serves one request again and again; `latents` collects what came of it.
+
+    cpu_threads: those of the latest one's kernels.
+    """
 
     def __init__(self, engine: Engine, request: Request) -> None:
         """Take an engine that knows the request's model."""
         self.latents: list[torch.Tensor] = []
+        self.cpu_threads = 0
         self._engine, self._request = engine, request
 
     def __call__(self) -> float:
@@ -31,6 +34,7 @@ class EngineRun:
         output = self._engine.submit(self._request).result()
         spent = time.perf_counter() - started
         self.latents.append(output.latents)
+        self.cpu_threads = output.provenance.cpu_threads
         return spent
 
 
@@ -41,26 +45,15 @@ class DiffusersRun:
         """Load the folder with the library; weights aligned as ours are."""
         self.latents: list[torch.Tensor] = []
         self._threads = kernel_threads(source.card)
-        self._pipeline = WanOracle(source).pipeline
-        self._request = request
+        self._spec = resolve(source.card, request, RequestId("diffusers"))
+        self._oracle = WanOracle(source)
+        self._oracle.use_flow_shift(self._spec.flow_shift)
 
     def __call__(self) -> float:
         """Return the seconds from the call of the pipeline to its output."""
-        # The library annotates the pipeline's call with older types than it takes.
-        generate = cast("Callable[..., WanPipelineOutput]", self._pipeline)
-        asked = self._request
         with cpu_turn(self._threads):
             started = time.perf_counter()
-            output = generate(
-                prompt=asked.prompt,
-                height=asked.height,
-                width=asked.width,
-                num_frames=asked.num_frames,
-                num_inference_steps=asked.num_inference_steps,
-                guidance_scale=asked.guidance_scale,
-                generator=torch.Generator("cpu").manual_seed(asked.seed),
-                output_type="latent",
-            )
+            latents = self._oracle.generate(self._spec, output_type="latent")
             spent = time.perf_counter() - started
-        self.latents.append(cast("torch.Tensor", output.frames))
+        self.latents.append(cast("torch.Tensor", latents))
         return spent

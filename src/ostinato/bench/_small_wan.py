@@ -10,10 +10,9 @@ from pathlib import Path
 
 import torch
 
-from ostinato.bench._threads import kernel_threads
 from ostinato.models.wan.tiny import WanSizes, write_tiny_wan
 from ostinato.runtime import ResidentModel
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 
 # 8 heads of 32 are a width of 256; the feed-forward is four times as wide.
 SIZES = WanSizes(num_layers=8, num_attention_heads=8, ffn_dim=1024, text_dim=64)

@@ -6,22 +6,24 @@ component can be called with the same inputs and nothing around it.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 
-from ostinato.bench._threads import kernel_threads
+from ostinato.bench.alternate import no_collection
 from ostinato.loop.observe import Unit
 from ostinato.program import LoopNode
 from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import TaskType
 from ostinato.work import ComponentCall
 
+_Inputs: TypeAlias = Mapping[str, object]
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], int]
 
 
@@ -36,7 +38,7 @@ class Recorded(NamedTuple):
 
 
 class StepClock:
-    """An observer that times every step of one node, and the bare calls of it right before.
+    """An observer that times every step of one node, and the bare calls of it beside it.
 
     Its own time, a call or two a step, is counted as the engine's.
     """
@@ -44,11 +46,13 @@ class StepClock:
     def __init__(self) -> None:
         """Set `node` before the first request; `recording` turns on what `recorded` collects.
 
-        bare: runs the calls of a step by its index. engine_s, bare_s: seconds of each step.
+        bare: runs the calls of a step by its index, bare_first: right before the engine does, or
+        else right after. engine_s, bare_s: seconds of each step.
         """
         self.node = ""
         self.num_steps = 0
         self.bare: Callable[[int], None] | None = None
+        self.bare_first = True
         self.engine_s: list[float] = []
         self.bare_s: list[float] = []
         self._entered: float | None = None
@@ -61,13 +65,14 @@ class StepClock:
         """Note that a step begins."""
         if unit.node != self.node:
             return None
-        if self.bare is not None and self._entered is not None:
-            self.engine_s.append(time.perf_counter() - self._entered)
         index, self.num_steps = self.num_steps, self.num_steps + 1
         if self.bare is not None:
-            started = time.perf_counter()
-            self.bare(index)
-            self.bare_s.append(time.perf_counter() - started)
+            if self._entered is not None:
+                self.engine_s.append(time.perf_counter() - self._entered)
+            if self.bare_first or index > 0:
+                started = time.perf_counter()
+                self.bare(index if self.bare_first else index - 1)
+                self.bare_s.append(time.perf_counter() - started)
         self._entered = time.perf_counter()
         return self if self.recording else None
 
@@ -108,41 +113,48 @@ class SteppedRequest:
         self._engine, self._clock, self._model, self._request = engine, clock, model, request
         clock.node = _loop_node(model, request)
         clock.recording = True
-        engine.submit(request).result()
+        self.cpu_threads = engine.submit(request).result().provenance.cpu_threads
         clock.recording = False
         self.num_steps = clock.num_steps
         self._calls = [
             (model.component(call.component).op(call.op), call) for call in clock.recorded
         ]
 
-    def alternate(self, rounds: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Serve the request again and again, each step preceded by its calls alone.
+    def alternate(self, rounds: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """Serve the request again and again, the calls of each step alone beside it.
 
-        Returns seconds of each step in the engine, and of its bare calls right before it, from
-        one start to the next; the last step of a request has no successor and is left out. What
-        the machine does within a tenth of a second falls on both.
+        Returns by request, for the engine and for the bare calls, the seconds of each step; an
+        engine's lasts from one start to the next, so the last of a request is left out. What the
+        machine does within a tenth of a second falls on both. Whoever comes second finds the
+        inputs in the caches, so who comes first is turned round with every request. Garbage is
+        collected between requests.
         """
-        clock = self._clock
-        by_step: dict[int, list[tuple[Callable[..., object], Recorded]]] = {}
-        for op, call in self._calls:
-            by_step.setdefault(call.step, []).append((op, call))
+        clock, by_step = self._clock, self._calls_by_step()
 
         def bare(step: int) -> None:
-            for op, call in by_step[step]:
-                op(**call.inputs)
+            for op, inputs in by_step[step]:
+                op(**inputs)
 
-        engine_s: list[float] = []
-        bare_s: list[float] = []
+        engine_s: list[tuple[float, ...]] = []
+        bare_s: list[tuple[float, ...]] = []
         clock.bare = bare
-        for _ in range(rounds):
-            clock.rewind()
-            clock.engine_s, clock.bare_s = [], []
-            self._engine.submit(self._request).result()
-            assert clock.num_steps == self.num_steps, "a request takes the same steps every time"
-            engine_s += clock.engine_s
-            bare_s += clock.bare_s[:-1]
+        with no_collection():
+            for index in range(rounds):
+                gc.collect()
+                clock.rewind()
+                clock.engine_s, clock.bare_s, clock.bare_first = [], [], index % 2 == 0
+                self._engine.submit(self._request).result()
+                assert clock.num_steps == self.num_steps, "a request takes the same steps always"
+                engine_s.append(tuple(clock.engine_s))
+                bare_s.append(tuple(clock.bare_s[: self.num_steps - 1]))
         clock.bare = None
         return tuple(engine_s), tuple(bare_s)
+
+    def _calls_by_step(self) -> Mapping[int, Sequence[tuple[Callable[..., object], _Inputs]]]:
+        found: dict[int, list[tuple[Callable[..., object], _Inputs]]] = {}
+        for op, call in self._calls:
+            found.setdefault(call.step, []).append((op, call.inputs))
+        return found
 
     def outputs_equal(self) -> bool:
         """Whether the bare calls give the bytes that they gave in the engine."""

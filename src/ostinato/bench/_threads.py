@@ -1,4 +1,4 @@
-"""The thread count of a benchmark: both sides of a comparison get the same."""
+"""The thread count of a benchmark: both sides of a comparison get the same, and it is told."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from contextlib import contextmanager
 
 import torch
 
-from ostinato.card import ModelCard
 from ostinato.env import Environment
+from ostinato.errors import BadInput
+
+
+def threads_for(asked: int | None) -> int:
+    """Return what was asked for, else OSTINATO_NUM_THREADS, else 1.
+
+    Raises BadInput for another count than the variable's, since that is what engines follow.
+    """
+    forced = Environment.read().num_threads
+    if asked is not None and forced is not None and asked != forced:
+        raise BadInput(
+            f"--threads is {asked}, but OSTINATO_NUM_THREADS has every engine use {forced}; "
+            "unset the variable, or leave --threads out"
+        )
+    return asked or forced or 1
 
 
 @contextmanager
@@ -20,8 +34,3 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def kernel_threads(card: ModelCard) -> int | None:
-    """Return the count that an engine takes for this model, None for the process's own."""
-    return Environment.read().num_threads or card.cpu_threads

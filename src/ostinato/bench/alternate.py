@@ -11,11 +11,14 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ostinato.errors import BadInput
+
+# Seconds by round: one number, or as many in every round, such as those of a request's steps.
+Rounds: TypeAlias = Sequence[float] | Sequence[Sequence[float]]
 
 MIN_ROUNDS = 6
 _RESAMPLES = 10_000
@@ -43,7 +46,7 @@ def alternate(
         raise BadInput(f"{rounds} rounds say too little; expected at least {MIN_ROUNDS}")
     names = tuple(runs)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    with _no_collection():
+    with no_collection():
         for index in range(-warm_up, rounds):
             for name in names if index % 2 == 0 else reversed(names):
                 gc.collect()
@@ -64,26 +67,24 @@ def timed(run: Callable[[], object]) -> Callable[[], float]:
     return measured
 
 
-def ratio_of_medians(
-    numerator: Sequence[float], denominator: Sequence[float], *, seed: int
-) -> Ratio:
-    """Compare two contestants of one alternation, value `i` of each being of round `i`.
+def ratio_of_medians(numerator: Rounds, denominator: Rounds, *, seed: int) -> Ratio:
+    """Compare two contestants of one alternation, entry `i` of each being of round `i`.
 
     The interval is the percentile bootstrap over rounds: B. Efron, R. Tibshirani, An Introduction
     to the Bootstrap (1993), chapter 13. Whole rounds are drawn, so that both contestants keep the
-    machine they met.
+    machine they met, and numbers of one round, which depend on each other, stay together.
     """
-    pairs = np.array([numerator, denominator], dtype=np.float64)
-    num_rounds = pairs.shape[1]
+    num_rounds = len(numerator)
+    pairs = np.array([numerator, denominator], dtype=np.float64).reshape(2, num_rounds, -1)
     drawn = np.random.default_rng(seed).integers(num_rounds, size=(_RESAMPLES, num_rounds))
-    above, below = np.median(pairs[:, drawn], axis=2)
+    above, below = np.median(pairs[:, drawn].reshape(2, _RESAMPLES, -1), axis=2)
     low, high = np.quantile(above / below, (0.025, 0.975))
     value = np.median(pairs[0]) / np.median(pairs[1])
     return Ratio(value=float(value), low=float(low), high=float(high))
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Leave collections to the caller, and spare them what was there before.
 
     The collector's setting is back afterwards.

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ostinato.bench._arguments import BenchArguments
+from ostinato.bench._arguments import LeaksArguments
+from ostinato.bench._fates import Fate
 from ostinato.bench._footprint import Footprint, footprint, slope
-from ostinato.bench._threads import torch_threads
+from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.bench._traffic import Traffic
 from ostinato.errors import BadInput
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.runtime import Engine
+from ostinato.runtime.threads import told_threads
 
 MIN_REQUESTS = 40
 _IN_FLIGHT = 4
@@ -28,6 +30,16 @@ _NUM_SAMPLES = 50
 _ALLOCATOR_NOISE_BYTES = 2**20
 _NOTHING: Target = (Comparison.AT_MOST, 0)
 _SOME: Target = (Comparison.AT_LEAST, 1)
+# A processor whose batch rules forbid every stack measures nothing of stacks, and so fails.
+_MUST_HAPPEN = (
+    "finished",
+    "cancelled",
+    "failed",
+    "stacked_steps",
+    "cancelled_in_stacks",
+    "failed_in_stacks",
+    "stacks_without_room",
+)
 
 
 @dataclass
@@ -40,10 +52,11 @@ class _Watched:
     samples: dict[int, Footprint] = field(default_factory=dict[int, Footprint])
 
 
-def run(arguments: BenchArguments) -> Report:
+def run(arguments: LeaksArguments) -> Report:
     """Serve `requests` requests, a tenth of them when quick.
 
-    Raises BadInput for fewer than 40, which say nothing of growth.
+    Raises BadInput for fewer than 40, which say nothing of growth, and for a thread count that
+    OSTINATO_NUM_THREADS contradicts.
     """
     num_requests = arguments.requests // 10 if arguments.quick else arguments.requests
     if num_requests < MIN_REQUESTS:
@@ -51,11 +64,12 @@ def run(arguments: BenchArguments) -> Report:
             f"{num_requests} requests say nothing of leaks; expected at least {MIN_REQUESTS}"
             f"{' (quick serves a tenth of --requests)' if arguments.quick else ''}"
         )
+    threads = threads_for(arguments.threads)
     footprint()  # refused before any work where it cannot be taken
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-leaks-") as folder,
-        torch_threads(arguments.threads),
-        Engine() as engine,
+        torch_threads(threads),
+        Engine(max_batch=_IN_FLIGHT) as engine,
     ):
         traffic = Traffic(engine, Path(folder), arguments.seed)
         watched = _serve(traffic, num_requests)
@@ -65,9 +79,12 @@ def run(arguments: BenchArguments) -> Report:
         name="leaks",
         figures=figures,
         targets=_targets(num_requests, watched),
-        environment=describe_environment(arguments.threads),
+        environment={
+            **describe_environment(threads),
+            "threads": told_threads(traffic.tally.threads),
+        },
         detail={
-            "fates": dict(traffic.tally.fates),
+            "ends": [[*which, count] for which, count in sorted(traffic.tally.ends.items())],
             "stray_files": stray,
             "samples": [[served, *sample] for served, sample in watched.samples.items()],
         },
@@ -101,9 +118,14 @@ def _figures(traffic: Traffic, watched: _Watched, num_stray: int) -> Mapping[str
     served, sizes = _second_half(watched)
     return {
         "requests": tally.requests,
-        "finished": tally.ends["Finished"],
-        "cancelled": tally.ends["Cancelled"],
-        "failed": tally.ends["Failed"],
+        "finished": tally.finished,
+        "cancelled": tally.cancelled,
+        "failed": tally.requests - tally.finished - tally.cancelled,
+        "stacked_steps": tally.stacked_steps,
+        "cancelled_in_stacks": tally.in_stacks[Fate.CANCELLED_IN_STACK],
+        "failed_in_stacks": tally.in_stacks[Fate.OVERFLOWING_IN_STACK],
+        "stacks_without_room": tally.in_stacks[Fate.NO_ROOM_FOR_STACK],
+        "wrong_ends": tally.wrong_ends,
         "wrong_outputs": tally.wrong_outputs,
         "pages": watched.pages,
         "pool_bytes": watched.pool_bytes,
@@ -118,6 +140,7 @@ def _figures(traffic: Traffic, watched: _Watched, num_stray: int) -> Mapping[str
 def _targets(num_requests: int, watched: _Watched) -> Mapping[str, Target]:
     served, _ = _second_half(watched)
     nothing = (
+        "wrong_ends",
         "wrong_outputs",
         "pages",
         "pool_bytes",
@@ -129,7 +152,7 @@ def _targets(num_requests: int, watched: _Watched) -> Mapping[str, Target]:
     growth = _ALLOCATOR_NOISE_BYTES / (served[-1] - served[0])
     return {
         "requests": (Comparison.AT_LEAST, num_requests),
-        **dict.fromkeys(("finished", "cancelled", "failed"), _SOME),
+        **dict.fromkeys(_MUST_HAPPEN, _SOME),
         **dict.fromkeys(nothing, _NOTHING),
         "rss_growth_bytes_per_request": (Comparison.AT_MOST, growth),
     }

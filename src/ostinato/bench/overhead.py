@@ -12,20 +12,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import torch
 
 from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._library import DiffusersRun, EngineRun
 from ostinato.bench._small_wan import PROMPT, SIZES, ClipSize, calibrate, nearest, write_small_wan
 from ostinato.bench._steps import StepClock, SteppedRequest
-from ostinato.bench._threads import torch_threads
-from ostinato.bench.alternate import Ratio, alternate, ratio_of_medians
+from ostinato.bench._threads import threads_for, torch_threads
+from ostinato.bench.alternate import Ratio, Rounds, alternate, ratio_of_medians
 from ostinato.card import ModelSource
 from ostinato.models.registry import open_model
 from ostinato.models.wan.tiny import EULER, UNIPC
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
+from ostinato.runtime.threads import told_threads
 from ostinato.tasks import OutputName, TaskType
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
@@ -60,27 +62,32 @@ _QUICK = _Amount(rounds=6, wall_rounds=6, num_inference_steps=2, builtin_frames=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """Two contestants by name, ours first: their ratio, seconds by round, equal outputs or not."""
+    """Two contestants by name, ours first: their ratio, seconds by round, equal outputs or not;
+    the model, and the CPU threads that were in force.
+    """
 
     ratio: Ratio
-    seconds: Mapping[str, tuple[float, ...]]
+    seconds: Mapping[str, Rounds]
     equal: bool
+    model: str
+    threads: int
 
     def median_us(self) -> tuple[float, float]:
         """Return the median of each, in microseconds."""
-        ours, theirs = (float(torch.tensor(values).median()) for values in self.seconds.values())
+        ours, theirs = (float(np.median(np.asarray(s))) for s in self.seconds.values())
         return ours * 1e6, theirs * 1e6
 
 
 def run(arguments: BenchArguments) -> Report:
     """Measure the engine on a small Wan and on the built-in model.
 
-    Quick runs the same with fewer rounds and steps, and wider intervals.
+    Quick runs the same with fewer rounds and steps, and wider intervals. Raises BadInput for a
+    thread count that OSTINATO_NUM_THREADS contradicts.
     """
-    amount = _QUICK if arguments.quick else _FULL
+    amount, threads = _QUICK if arguments.quick else _FULL, threads_for(arguments.threads)
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-overhead-") as folder,
-        torch_threads(arguments.threads),
+        torch_threads(threads),
     ):
         euler, unipc = (
             open_model(write_small_wan(Path(folder) / name.lower(), name, arguments.seed))
@@ -104,7 +111,7 @@ def run(arguments: BenchArguments) -> Report:
         name="overhead",
         figures=_figures(steps, wall, amount),
         targets=dict(TARGETS),
-        environment=describe_environment(arguments.threads),
+        environment={**describe_environment(threads), "threads": _threads(steps, wall)},
         detail={
             "sizes": asdict(SIZES),
             "calibration": [{**asdict(size), "num_tokens": size.num_tokens} for size in sizes],
@@ -124,7 +131,7 @@ def _steps(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
         engine_s, bare_s = stepped.alternate(amount.rounds)
         equal = stepped.outputs_equal()
     seconds = {"engine": engine_s, "bare": bare_s}
-    return _compared(seconds, request.seed, equal=equal)
+    return _compared(seconds, request, stepped.cpu_threads, equal=equal)
 
 
 def _wall(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
@@ -135,15 +142,24 @@ def _wall(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
         runs = {"engine": ours, "diffusers": theirs}
         seconds = alternate(runs, rounds=amount.wall_rounds, warm_up=_WARM_UP_ROUNDS)
     first, *others = (*ours.latents, *theirs.latents)
-    return _compared(
-        seconds, request.seed, equal=all(torch.equal(first, other) for other in others)
-    )
+    equal = all(torch.equal(first, other) for other in others)
+    return _compared(seconds, request, ours.cpu_threads, equal=equal)
 
 
-def _compared(seconds: Mapping[str, tuple[float, ...]], seed: int, *, equal: bool) -> _Compared:
+def _compared(
+    seconds: Mapping[str, Rounds], request: Request, threads: int, *, equal: bool
+) -> _Compared:
     return _Compared(
-        ratio=ratio_of_medians(*seconds.values(), seed=seed), seconds=seconds, equal=equal
+        ratio=ratio_of_medians(*seconds.values(), seed=request.seed),
+        seconds=seconds,
+        equal=equal,
+        model=request.model,
+        threads=threads,
     )
+
+
+def _threads(steps: Mapping[str, _Compared], wall: _Compared) -> str:
+    return told_threads({entry.model: entry.threads for entry in (*steps.values(), wall)})
 
 
 def _all(steps: Mapping[str, _Compared], wall: _Compared) -> dict[str, _Compared]:

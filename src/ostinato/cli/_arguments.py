@@ -13,6 +13,8 @@ import tyro
 from tyro.conf import arg, subcommand
 
 _OF_MODEL = arg(help_behavior_hint="(default: the model's)")
+_OF_BENCHMARK = arg(help_behavior_hint="(default: the benchmark's)")
+_OF_ENVIRONMENT = arg(help_behavior_hint="(default: OSTINATO_NUM_THREADS, or 1)")
 _PROMPT = arg(metavar="PROMPT", help_behavior_hint="")
 _MODEL = arg(metavar="MODEL", help_behavior_hint="")
 
@@ -157,11 +159,11 @@ class Bench(Common):
     """What to measure; without a name, the benchmarks are listed."""
     quick: Annotated[bool, arg(help_behavior_hint="")] = False
     """A rougher measurement in a fraction of the time."""
-    requests: int = 1000
+    requests: Annotated[int | None, _OF_BENCHMARK] = None
     """How many requests to serve, where requests are what is counted."""
-    seed: int = 0
+    seed: Annotated[int | None, _OF_BENCHMARK] = None
     """Of whatever is drawn."""
-    threads: int = 1
+    threads: Annotated[int | None, _OF_ENVIRONMENT] = None
     """CPU threads of the kernels."""
 
 

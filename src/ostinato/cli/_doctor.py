@@ -16,17 +16,16 @@ from ostinato.backend.batch_rules import (
 )
 from ostinato.card import ModelSource
 from ostinato.cli._arguments import Doctor
-from ostinato.cli._eval import effective_threads, report_result
+from ostinato.cli._eval import report_result
 from ostinato.cli._exactness import Setting, family_line, findings_table, rule_lines
 from ostinato.cli._machine import Check, machine_checks, machine_facts
 from ostinato.cli._models import table
 from ostinato.cli._progress import Display, Reading, progress_display
 from ostinato.cli._result import CommandResult
-from ostinato.env import Environment
 from ostinato.errors import OstinatoError
 from ostinato.models.registry import families, open_model
 from ostinato.report import Comparison, Report, describe_environment
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -39,10 +38,18 @@ class _Served(NamedTuple):
     threads: int
 
 
+class _Exact(NamedTuple):
+    """What exact execution of a family comes to here, at so many threads."""
+
+    name: str
+    threads: int
+    told: str
+
+
 def diagnose(arguments: Doctor) -> CommandResult:
     """Look at the machine; exit 1 when something is broken that a command needs."""
     served = _served()
-    own_threads = _own_threads()
+    own_threads = kernel_threads()
     counts = sorted({own_threads, *(family.threads for family in served)})
     if not arguments.quick:
         counts = sorted({1, *counts})
@@ -50,9 +57,13 @@ def diagnose(arguments: Doctor) -> CommandResult:
         rules = {threads: _probe(threads) for threads in counts}
         findings = {} if arguments.quick else _thorough(counts, display)
     checks = (*machine_checks(), *(_repeats(threads, rules[threads]) for threads in counts))
-    report = _report(own_threads, rules, findings, checks, served)
+    exact = [
+        _Exact(family.name, family.threads, family_line(family.source, rules[family.threads]))
+        for family in served
+    ]
+    report = _report(own_threads, rules, findings, checks, exact)
     result = report_result(report)
-    text = "\n\n".join((*_sections(rules, findings, checks, served), result.text))
+    text = "\n\n".join((*_sections(rules, findings, checks, exact), result.text))
     return CommandResult(text=text, document=result.document, exit_code=result.exit_code)
 
 
@@ -63,14 +74,9 @@ def _served() -> tuple[_Served, ...]:
             source = open_model(family.builtin) if family.builtin is not None else None
         except OstinatoError:  # told by the check of its weights
             source = None
-        threads = _own_threads() if source is None else effective_threads(source.card)
+        threads = kernel_threads(None if source is None else source.card)
         found.append(_Served(family.name, source, threads))
     return tuple(found)
-
-
-def _own_threads() -> int:
-    """Return how many threads a model gets whose card states no number."""
-    return Environment.read().num_threads or torch.get_num_threads()
 
 
 def _probe(threads: int) -> BatchRules:
@@ -102,7 +108,7 @@ def _report(
     rules: Mapping[int, BatchRules],
     findings: Mapping[Setting, Sequence[Finding]],
     checks: Sequence[Check],
-    served: Sequence[_Served],
+    exact: Sequence[_Exact],
 ) -> Report:
     needed = [check for check in checks if check.needed]
     figures = {
@@ -120,9 +126,7 @@ def _report(
         detail={
             "machine": dict(machine_facts()),
             "checks": [check._asdict() for check in checks],
-            "exact": {
-                family.name: family_line(family.source, rules[family.threads]) for family in served
-            },
+            "exact": {family.name: family.told for family in exact},
             "findings": [
                 {"setting": setting.describe(), "finding": finding}
                 for setting, found in findings.items()
@@ -139,8 +143,6 @@ def _rule_figures(rules: BatchRules, suffix: str) -> dict[str, float]:
         "activation_multiple": rules.activation_multiple,
         "attention_stacks": rules.attention,
         "norms_stack": rules.norms,
-        "conv2d_stacks": rules.conv2d,
-        "conv3d_stacks": rules.conv3d,
     }
     return {f"{name}{suffix}": float(n) for name, n in counts.items() if n != NEVER}
 
@@ -149,19 +151,16 @@ def _sections(
     rules: Mapping[int, BatchRules],
     findings: Mapping[Setting, Sequence[Finding]],
     checks: Sequence[Check],
-    served: Sequence[_Served],
+    exact: Sequence[_Exact],
 ) -> list[str]:
     heads = [("float32", *(f"{n} thread{'' if n == 1 else 's'}" for n in rules))]
     lines = zip(*(rule_lines(found) for found in rules.values()), strict=True)
     needs = [(line[0][0], *(told for _, told in line)) for line in lines]
-    exact = [
-        (family.name, f"t{family.threads}", family_line(family.source, rules[family.threads]))
-        for family in served
-    ]
+    families = [(family.name, f"t{family.threads}", family.told) for family in exact]
     sections = [
         f"This machine\n{table(machine_facts())}",
         f"What it needs for a stack to have the bits of its requests\n{table([*heads, *needs])}",
-        f"So concurrent requests run\n{table(exact)}",
+        f"So concurrent requests run, on an engine with max_batch above 1\n{table(families)}",
     ]
     if findings:
         sections.append(table(findings_table(findings)))

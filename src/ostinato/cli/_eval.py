@@ -6,18 +6,16 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 import msgspec
-import torch
 
 from ostinato.api import Model, load
 from ostinato.backend.importing import load_object
-from ostinato.card import ModelCard
 from ostinato.cli._arguments import Eval
 from ostinato.cli._models import table
 from ostinato.cli._progress import Reading, hide_library_bars, progress_display
 from ostinato.cli._result import CommandResult
-from ostinato.env import Environment
 from ostinato.errors import BadInput
 from ostinato.report import Report
+from ostinato.runtime.threads import kernel_threads
 
 
 class Suite(Protocol):
@@ -47,15 +45,10 @@ def evaluate(arguments: Eval) -> CommandResult:
             report = suite(
                 model,
                 arguments.prompts,
-                effective_threads(model.card),
+                kernel_threads(model.card),
                 lambda done, total: display.show(Reading(step=done, total=total, unit="clip")),
             )
     return report_result(report)
-
-
-def effective_threads(card: ModelCard) -> int:
-    """Return how many CPU threads the engine gives this model, by the engine's own order."""
-    return Environment.read().num_threads or card.cpu_threads or torch.get_num_threads()
 
 
 def report_result(report: Report) -> CommandResult:

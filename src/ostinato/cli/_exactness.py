@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
+import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from ostinato.backend.batch_rules import NEVER, BatchRules, Finding
-from ostinato.backend.checkpoint import read_config
-from ostinato.backend.importing import load_object
-from ostinato.card import ComponentSpec, ModelSource
-from ostinato.loop.contract import ComponentAdapter
-from ostinato.loop.facts import DenoiserFacts, LatentFacts
+from ostinato.card import ModelSource
+from ostinato.errors import OstinatoError
+from ostinato.request import Request
+from ostinato.runtime import Engine
+from ostinato.runtime.scheduler import Around, FairShare, Rank, Ready, Snapshot
+from ostinato.tasks import OutputName
 
 
 class Setting(NamedTuple):
@@ -27,14 +29,11 @@ class Setting(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')} t{self.threads}"
 
 
-class _Sample(NamedTuple):
-    tokens: int
-    widths: tuple[int, ...]
-
-
 _ALONE, _FREELY = "one request at a time", "stacked freely"
+_PROMPT = "a red circle"
 
-# What follows for exact execution where calls do not agree.
+# What follows for exact execution where calls do not agree. Convolutions run request by request
+# anyway: what a table says of them is why.
 _CONSEQUENCES = (
     ("linear", "fewer rows are padded, or run request by request"),
     ("linear, many rows", "nothing is stacked"),
@@ -60,14 +59,29 @@ _CONSEQUENCES = (
 )
 
 
+class _OnceAllAreThere(Around):
+    """Fair share that begins when it is told to, so that neither request gets ahead."""
+
+    def __init__(self) -> None:
+        super().__init__(FairShare())
+        self._begun = threading.Event()
+
+    def begin(self) -> None:
+        """Let turns be taken."""
+        self._begun.set()
+
+    def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
+        """Rank as fair share does, once there is leave."""
+        self._begun.wait()
+        return super().rank(ready, snapshot)
+
+
 def rule_lines(rules: BatchRules) -> tuple[tuple[str, str], ...]:
     """Return each operation and what it needs for a stack to have the bits of its samples."""
     rows, multiple = rules.linear_rows, rules.activation_multiple
     verdicts = (
         ("attention", rules.attention),
         ("norms", rules.norms),
-        ("conv2d", rules.conv2d),
-        ("conv3d", rules.conv3d),
     )
     return (
         ("linear", _ALONE if rows == NEVER else f"at least {_counted(rows, 'row')} a request"),
@@ -80,26 +94,50 @@ def rule_lines(rules: BatchRules) -> tuple[tuple[str, str], ...]:
 
 
 def family_line(source: ModelSource | None, rules: BatchRules) -> str:
-    """Say what `exact` execution does with concurrent requests of a family, and why.
+    """Say what an engine with `max_batch` above 1 does with concurrent requests of a family.
 
-    source: the family's shipped model, None where it has none or the files are damaged.
+    source: the family's shipped model, which is served; None where it has none or the files are
+    damaged. rules: of the threads that the model gets, named where nothing is stacked.
     """
     if source is None:
-        counts = (rules.linear_rows, rules.activation_multiple)
-        if NEVER in counts or not (rules.attention and rules.norms):
+        if NEVER in (rules.linear_rows, rules.activation_multiple) or not rules.norms:
             return f"request by request: {_hindrance(rules)}"
         return (
             f"stacked from {_counted(rules.linear_rows, 'token')} a request on, in models whose "
-            f"widths are multiples of {rules.activation_multiple}"
+            f"widths are multiples of {rules.activation_multiple} and whose own shapes agree when "
+            "they are first stacked"
         )
-    spec = _stacking(source)
-    if spec is None:
-        return "request by request: no component of it takes several requests at once"
-    tokens, widths = _sample(source, spec)
-    shape = f"{tokens} tokens, widths {' and '.join(map(str, widths))}"
-    if rules.stacks(rows=tokens, widths=widths):
-        return f"stacked: {shape}"
-    return f"request by request: {shape}; {_hindrance(rules)}"
+    try:
+        shared = _shared_steps(source)
+    except OstinatoError as error:
+        return f"could not be served: {error}"
+    if shared:
+        return f"stacked: two small requests shared {_counted(shared, 'forward')}"
+    return f"request by request: two small requests shared no forward; {_hindrance(rules)}"
+
+
+def _shared_steps(source: ModelSource) -> int:
+    """Serve two requests at once, at the model's own size, and return how many steps they shared.
+
+    The engine is asked, since only a component knows what it stacks.
+    """
+    card = source.card
+    pinned = card.recipe.assumes_schedule.num_inference_steps
+    request = Request(
+        model=card.model_id,
+        task=card.defaults.task,
+        prompt=_PROMPT,
+        num_inference_steps=min(pinned or (card.capabilities.num_inference_steps.minimum,)),
+        outputs=(OutputName.LATENTS,),
+    )
+    turns = _OnceAllAreThere()
+    with Engine(turns, max_batch=2) as engine:
+        engine.add(source)
+        try:
+            handles = [engine.submit(request), engine.submit(replace(request, seed=1))]
+        finally:
+            turns.begin()
+        return max(handle.result().provenance.stacked_steps for handle in handles)
 
 
 def findings_table(
@@ -133,31 +171,3 @@ def _hindrance(rules: BatchRules) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _stacking(source: ModelSource) -> ComponentSpec | None:
-    """Return the component that takes several requests at once (`ostinato.loop.batch`)."""
-    stacking = (c for c in source.card.components if hasattr(load_object(c.adapter), "stacked_ops"))
-    return next(stacking, None)
-
-
-def _sample(source: ModelSource, spec: ComponentSpec) -> _Sample:
-    """Return what the transformer takes for one call of a request by default."""
-    card, config = source.card, read_config(source.folder / spec.subfolder)
-    adapters = [(cast("ComponentAdapter", load_object(c.adapter)), c) for c in card.components]
-    facts = [adapter.read_facts(source.folder, c) for adapter, c in adapters]
-    patch = next(f.patch_size for f in facts if isinstance(f, DenoiserFacts))
-    codec = next(f for f in facts if isinstance(f, LatentFacts))
-    of_block = next((loop.options.get("frames_per_block") for loop in card.loops), None)
-    defaults = card.defaults
-    frames = of_block or codec.num_latent_frames(defaults.num_frames)
-    sizes = (
-        cast("int", frames),
-        defaults.height // codec.spatial_stride,
-        defaults.width // codec.spatial_stride,
-    )
-    heads, head_dim, ffn_dim = (
-        cast("int", config[key]) for key in ("num_attention_heads", "attention_head_dim", "ffn_dim")
-    )
-    tokens = math.prod(size // step for size, step in zip(sizes, patch, strict=True))
-    return _Sample(tokens, (heads * head_dim, ffn_dim))

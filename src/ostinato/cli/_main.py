@@ -84,7 +84,7 @@ def _run(command: Command) -> CommandResult:
 
             return list_models()
         case Inspect():
-            from ostinato.cli._models import inspect_model
+            from ostinato.cli._inspect import inspect_model
 
             return inspect_model(command)
         case Train():

@@ -19,17 +19,27 @@ from ostinato.models.registry import families, open_model, ships
 from ostinato.parity import Perturbation, Verification, VerifyOptions, report_of, verify
 from ostinato.parity.goldens import make_goldens, write_goldens
 from ostinato.parity.page import write_page
-from ostinato.parity.precision import markdown, measure_errors, write_between_markers
+from ostinato.parity.precision import (
+    markdown,
+    measure_errors,
+    require_markers,
+    write_between_markers,
+)
+from ostinato.parity.sources import GOLDENS
 from ostinato.parity.subject import Subject
 from ostinato.parity.tiny import verify_families
-
-GOLDENS = "goldens.json"
-"""The file in a model's folder that holds its goldens; a model that ships has one."""
+from ostinato.parity.written import require_writable
 
 
 def verify_model(arguments: Verify) -> CommandResult:
-    """Do what was asked for; raises BadInput for flags that do not go together."""
+    """Do what was asked for.
+
+    Raises BadInput for flags that do not go together, InvalidOutput for a path that cannot be
+    written; both before any work.
+    """
     _require_one_task(arguments)
+    _require_measured(arguments)
+    _require_places(arguments)
     hide_library_bars()
     if arguments.errors:
         return _errors(arguments)
@@ -41,8 +51,7 @@ def verify_model(arguments: Verify) -> CommandResult:
     if arguments.html is not None:
         write_page(verifications, report, arguments.html)
     summed = report_result(report)
-    told = [] if arguments.perturb is None else [f"one weight was moved: {arguments.perturb}"]
-    text = "\n\n".join((*told, *map(_gates, verifications), summed.text))
+    text = "\n\n".join((*map(_gates, verifications), summed.text))
     return CommandResult(text=text, document=summed.document, exit_code=summed.exit_code)
 
 
@@ -70,6 +79,29 @@ def _require_one_task(arguments: Verify) -> None:
         raise BadInput(f"{' and '.join(gates)} speak of the gates, which {asked[0]} does not run")
     if arguments.perturb is not None and arguments.all_tiny:
         raise BadInput("--perturb names a weight of one MODEL, not of every family")
+
+
+def _require_measured(arguments: Verify) -> None:
+    """Refuse a reference: it is what others are measured by, and nothing measures it in turn."""
+    for family in families():
+        if family.measures is not None and family.builtin == arguments.model:
+            raise BadInput(
+                f"{arguments.model!r} is the float64 reference of family {family.measures!r}, and "
+                f"the gates of that family hold the two against one another; verify a model of "
+                f"{family.measures!r} instead"
+            )
+
+
+def _require_places(arguments: Verify) -> None:
+    for path in (arguments.html, arguments.write_goldens):
+        if path is not None:
+            require_writable(path)
+    if arguments.write_docs is not None:
+        require_markers(arguments.write_docs, _marker(arguments))
+
+
+def _marker(arguments: Verify) -> str:
+    return f"errors {arguments.model} {arguments.dtype}"
 
 
 def _verified(arguments: Verify, display: Display) -> Sequence[Verification]:
@@ -102,8 +134,7 @@ def _errors(arguments: Verify) -> CommandResult:
     rows = measure_errors(subject, arguments.dtype)
     text = markdown(rows, arguments.model, arguments.dtype)
     if arguments.write_docs is not None:
-        marker = f"errors {arguments.model} {arguments.dtype}"
-        write_between_markers(arguments.write_docs, marker, text)
+        write_between_markers(arguments.write_docs, _marker(arguments), text)
     document = {"model": arguments.model, "dtype": arguments.dtype, "errors": rows}
     return CommandResult(text=text.rstrip(), document=document)
 
@@ -129,4 +160,4 @@ def _gates(verification: Verification) -> str:
         )
         for gate in verification.gates
     ]
-    return table(rows)
+    return "\n".join((*verification.told, table(rows)))

@@ -6,18 +6,14 @@ component at named taps. A tap's name is the path of a module; its value is what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import torch
-
+from ostinato.backend.taps import Tap as Tap
 from ostinato.loop.contract import Component
 from ostinato.tasks import RequestId
 from ostinato.work import ComponentCall
-
-Tap = Callable[[str, torch.Tensor], None]
-"""Takes a name and a value; the value is the component's own and must not be written to."""
 
 
 class Unit(NamedTuple):

@@ -29,8 +29,9 @@ class Family:
     open: import string of `open(folder: Path) -> ModelSource`; for a shipped model the folder is
     the one that `folder` (an import string of `() -> Path`) names.
     tiny: import string of `write(folder: Path) -> Path`, which makes a small folder of the real
-    classes that the family can be verified with. measures: the family that this one is only the
-    float64 reference of; it is then verified by that family's gates and not by itself.
+    classes that the family can be verified with; what it gives is kept beside that module, in
+    `tiny-<name>.goldens.json`. measures: the family that this one is only the float64 reference
+    of; it is then verified by that family's gates and not by itself.
     """
 
     name: str

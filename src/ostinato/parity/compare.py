@@ -121,6 +121,13 @@ def compare_exact(found: CallRecord, expected: CallRecord) -> Iterator[Compariso
     return compare_call(found, expected, lambda name, depth, dtype: EXACT)
 
 
+def compare_promised(
+    found: CallRecord, expected: CallRecord, *, bitwise: bool
+) -> Iterator[Comparison]:
+    """Compare two records of one computation by what its card promises: bits, or a tolerance."""
+    return compare_exact(found, expected) if bitwise else compare_call(found, expected)
+
+
 def first_divergence(comparisons: Iterable[Comparison]) -> Comparison | None:
     """Return the first value, in the order given, that diverged."""
     return next((comparison for comparison in comparisons if comparison.diverged), None)

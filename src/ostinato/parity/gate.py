@@ -41,9 +41,11 @@ class GateResult:
 
     measured: how many values, files or outputs were held against something. taps: how many of
     them were seen inside components. variants: outputs that had to equal the one made alone, and
-    variants_equal: those that did. worst_relative_error: over all that was compared with a
-    tolerance. comparisons: the worst of each tap. flags: what becomes a figure of the
-    report, 1 where it holds for every model that tells of it. detail: further facts.
+    variants_equal: those that did. variants_tolerated: those that did not and are within what their
+    card promises, which is then no bytes. bytes_compared: outputs whose bytes were held against
+    goldens. worst_relative_error: over all that was compared with a tolerance. comparisons: the
+    worst of each tap. flags: what becomes a figure of the report, 1 where it holds for every model
+    that tells of it. detail: further facts.
     """
 
     name: str
@@ -54,6 +56,8 @@ class GateResult:
     taps: int = 0
     variants: int = 0
     variants_equal: int = 0
+    variants_tolerated: int = 0
+    bytes_compared: int = 0
     worst_relative_error: float = 0.0
     comparisons: tuple[Comparison, ...] = ()
     flags: Mapping[str, bool] = field(default_factory=dict[str, bool])

@@ -1,22 +1,23 @@
 """Goldens: what a model gave when it was last looked at, kept as a small JSON file.
 
-Statistics hold across processors within a tolerance; sha256 of the exact bytes is kept with the
-processor and torch that it was made on, and compared on no other.
+Statistics hold across processors within a tolerance; sha256 of the exact bytes is kept with what
+it was made on, and compared on no other. A file of goldens speaks of one card and one set of files,
+and of nothing else.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from ostinato.backend.checkpoint import weight_files
-from ostinato.errors import BadInput, InvalidCheckpoint
-from ostinato.parity.gates.files import sha256_of
+from ostinato.errors import InvalidCheckpoint
+from ostinato.parity.sources import digests
 from ostinato.parity.subject import Subject
+from ostinato.parity.written import writing
 from ostinato.report import describe_environment
 from ostinato.runtime import Output
 from ostinato.wire import decode, encode
@@ -57,9 +58,9 @@ class GoldenRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goldens:
-    """Of one set of weights. weights_sha256: over all weight files. made_on: where bytes hold."""
+    """Of one model. sources: sha256 of whatever decides its bytes. made_on: where those hold."""
 
-    weights_sha256: str
+    sources: dict[str, str]
     made_on: dict[str, str]
     runs: tuple[GoldenRun, ...]
 
@@ -68,18 +69,16 @@ def make_goldens(subject: Subject) -> Goldens:
     """Serve the requests and summarise what they gave."""
     requests = [subject.request(index) for index in range(_REQUESTS)]
     return Goldens(
-        weights_sha256=weights_sha256(subject),
+        sources=digests(subject.source),
         made_on=made_on(subject.threads),
         runs=tuple(_run(output) for output in subject.alone(requests)),
     )
 
 
 def write_goldens(goldens: Goldens, path: Path) -> None:
-    """Write the file; raises BadInput where that cannot be done."""
-    try:
+    """Write the file; raises InvalidOutput where that cannot be done."""
+    with writing(path):
         path.write_bytes(encode(goldens) + b"\n")
-    except OSError as error:
-        raise BadInput(f"goldens cannot be written to {str(path)!r}: {error}") from error
 
 
 def read_goldens(path: Path) -> Goldens:
@@ -95,24 +94,27 @@ def read_goldens(path: Path) -> Goldens:
 
 
 def made_on(threads: int) -> dict[str, str]:
-    """Return what exact bytes depend on."""
+    """Return what exact bytes depend on beside the model; kernels: the vector units torch uses."""
     environment = describe_environment(threads)
-    return {name: environment[name] for name in _MADE_ON}
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {**{name: environment[name] for name in _MADE_ON}, "kernels": kernels}
 
 
-def weights_sha256(subject: Subject) -> str:
-    """Return one sha256 over the weight files of all components."""
-    digest = hashlib.sha256()
-    for name in subject.weighted:
-        folder = subject.source.folder / subject.card.component(name).subfolder
-        for file in weight_files(folder):
-            digest.update(f"{name}/{file.name} {sha256_of(file)}\n".encode())
-    return digest.hexdigest()
+def elsewhere(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[str, ...]:
+    """Name each thing that bytes depend on and that is another one here than it was there."""
+    return tuple(
+        f"{name}: {here.get(name)!r} here, {there.get(name)!r} there"
+        for name in dict.fromkeys((*here, *there))
+        if here.get(name) != there.get(name)
+    )
 
 
-def differences(found: Goldens, kept: Goldens) -> Iterator[str]:
-    """Say what differs; bytes are compared only where both were made on one processor."""
-    same_place = found.made_on == kept.made_on
+def differences(found: Goldens, kept: Goldens, *, bitwise: bool) -> Iterator[str]:
+    """Say what differs, in the bytes too where the card promises them.
+
+    They are compared only where both were made on one kind of machine.
+    """
+    bitwise = bitwise and not elsewhere(found.made_on, kept.made_on)
     for index, (mine, other) in enumerate(zip(found.runs, kept.runs, strict=True)):
         if _identity(mine) != _identity(other):
             yield f"request {index} is another one now; make the goldens again"
@@ -124,8 +126,8 @@ def differences(found: Goldens, kept: Goldens) -> Iterator[str]:
         )
         for name, one, two, value_bound, moment_bound in pairs:
             where = f"{name} of request {index}"
-            if same_place and one.sha256 != two.sha256:
-                yield f"{where} have other bytes, on the processor that the goldens were made on"
+            if bitwise and one.sha256 != two.sha256:
+                yield f"{where} have other bytes, on what the goldens were made on"
             yield from _apart(where, one, two, value_bound, moment_bound)
 
 

@@ -24,6 +24,7 @@ from ostinato.parity.gates.trajectory import trajectory
 from ostinato.parity.gates.weights import weights
 from ostinato.parity.subject import Subject, VerifyOptions
 from ostinato.report import Comparison, Report, describe_environment
+from ostinato.runtime.threads import told_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +38,35 @@ class OwedGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What the gates of one model said, in the order in which they ran."""
+    """What the gates of one model said, in the order in which they ran.
+
+    perturbation: the weight that was moved to see whether a gate sees it, as `Perturbation` writes
+    it.
+    """
 
     model_id: str
     card_digest: str
     gates: tuple[GateResult, ...]
     threads: int
+    perturbation: str | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether every owed gate passed; no gate at all is no pass."""
-        return bool(self.gates) and all(gate.passed for gate in self.gates)
+        """Whether every owed gate passed; no gate at all is no pass, nor is a moved weight."""
+        return self.perturbation is None and bool(self.gates) and self.num_failed == 0
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What has to be said beside the gates, in lines."""
+        if self.perturbation is None:
+            return ()
+        seen = "" if self.num_failed else "; no gate saw it"
+        return (f"one weight of the served side was moved: {self.perturbation}{seen}",)
+
+    @property
+    def num_failed(self) -> int:
+        """How many gates are red."""
+        return sum(not gate.passed for gate in self.gates)
 
 
 def owed_gates(card: ModelCard, options: VerifyOptions) -> tuple[OwedGate, ...]:
@@ -95,6 +114,7 @@ def verify(
         card_digest=source.card.digest(),
         gates=tuple(results),
         threads=subject.threads,
+        perturbation=None if options.perturbation is None else str(options.perturbation),
     )
 
 
@@ -116,6 +136,8 @@ def report_of(verifications: Sequence[Verification]) -> Report:
     """Sum the verdicts of one or more models up, under the stable names of figures."""
     gates = [gate for each in verifications for gate in each.gates]
     total, variants = len(gates), sum(gate.variants for gate in gates)
+    tolerated = sum(gate.variants_tolerated for gate in gates)
+    moved = [each for each in verifications if each.perturbation is not None]
     return Report(
         name="verify",
         figures={
@@ -126,19 +148,28 @@ def report_of(verifications: Sequence[Verification]) -> Report:
             "comparisons": sum(gate.measured for gate in gates),
             "variants": variants,
             "variants_bit_equal": sum(gate.variants_equal for gate in gates),
+            "variants_within_tolerance": tolerated,
+            "golden_bytes_compared": sum(gate.bytes_compared for gate in gates),
             "worst_relative_error": max((g.worst_relative_error for g in gates), default=0.0),
             **_flags(gates),
+            **({"perturbations_seen": sum(each.num_failed > 0 for each in moved)} if moved else {}),
         },
         targets={
             "models": (Comparison.AT_LEAST, 1),
             "gates_passed": (Comparison.AT_LEAST, max(1, total)),
             "taps": (Comparison.AT_LEAST, 1),
-            "variants_bit_equal": (Comparison.AT_LEAST, max(1, variants)),
+            "variants_bit_equal": (Comparison.AT_LEAST, max(1, variants) - tolerated),
+            **({"perturbations_seen": (Comparison.AT_LEAST, len(moved))} if moved else {}),
         },
-        environment=describe_environment(max((v.threads for v in verifications), default=1)),
+        environment={
+            **describe_environment(max((v.threads for v in verifications), default=1)),
+            "threads": told_threads({v.model_id: v.threads for v in verifications}),
+        },
         detail={
             each.model_id: {
                 "card_digest": each.card_digest,
+                "perturbation": each.perturbation,
+                "threads": each.threads,
                 "gates": {
                     gate.name: {
                         "rung": gate.rung.value,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from ostinato.errors import BadInput
 from ostinato.parity.compare import Comparison
 from ostinato.parity.gate import GateResult
 from ostinato.parity.ladder import Verification
+from ostinato.parity.written import writing
 from ostinato.report import Report
 
 _WORST = 8  # taps of a component that are listed
@@ -48,16 +48,15 @@ def render_page(verifications: Sequence[Verification], report: Report) -> str:
 
 
 def write_page(verifications: Sequence[Verification], report: Report, path: Path) -> None:
-    """Write the page; raises BadInput where that cannot be done."""
-    try:
+    """Write the page; raises InvalidOutput where that cannot be done."""
+    with writing(path):
         path.write_text(render_page(verifications, report), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"the page cannot be written to {str(path)!r}: {error}") from error
 
 
 def _model(verification: Verification) -> Iterator[str]:
     yield f"<h2>{escape(verification.model_id)}: {_verdict(verification.passed)}</h2>"
     yield f"<p><code>{escape(verification.card_digest)}</code></p>"
+    yield from (f'<p class="fail">{escape(line)}</p>' for line in verification.told)
     yield _table(
         ("rung", "gate", "", "measured", "taps", "equal", "what it says"),
         (_gate_row(gate) for gate in verification.gates),

@@ -52,6 +52,10 @@ class Perturbation:
             ) from None
         return cls(component=component, parameter=parameter, index=int(index or 0), amount=moved)
 
+    def __str__(self) -> str:
+        """Write it in full, as `parse` reads it."""
+        return f"{self.component}.{self.parameter}[{self.index}]={self.amount!r}"
+
     @torch.no_grad()
     def apply(self, component: Component) -> None:
         """Add the amount; raises BadInput for a parameter or index that is not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ostinato.parity.perturb import module_of
 from ostinato.parity.subject import Subject
 from ostinato.parity.tolerances import ROUNDING, measure
 from ostinato.parity.values import Values, rebuilt
+from ostinato.parity.written import require_writable, writing
 
 DTYPES = ("float32", "bfloat16")
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=\[)\d+(?=\])")
@@ -28,7 +30,8 @@ class ErrorRow:
     """One kind of tap, over all layers, calls and occurrences: `count` of them.
 
     largest: the largest error over the largest float64 value of its tap. rms: likewise of the
-    root mean squares. levels: of whole numbers, the largest difference; 0 for others.
+    root mean squares. levels: of whole numbers, the largest difference; 0 for others. An error that
+    is NaN counts as infinite, since no other is worse; JSON has no infinity and shows null.
     """
 
     component: str
@@ -91,21 +94,38 @@ def markdown(rows: Iterable[ErrorRow], model: str, dtype: str) -> str:
 def write_between_markers(path: Path, name: str, text: str) -> None:
     """Put text between `<!-- begin NAME -->` and `<!-- end NAME -->`; all else stays.
 
-    Markers are added at the end of a file that lacks them; a missing file is made.
-    Raises BadInput for a file with one marker only, or one that cannot be written.
+    Markers are added at the end of a file that lacks them; a missing file is made. Raises as
+    `require_markers` does.
     """
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    try:
-        page = path.read_text(encoding="utf-8") if path.exists() else "# Numerics\n"
-        if (begin in page) != (end in page):
-            raise BadInput(f"{path} has one of the markers {begin!r}, {end!r} without the other")
-        if begin not in page:
-            page = f"{page.rstrip()}\n\n{begin}\n{end}\n"
-        before, _, rest = page.partition(begin)
-        after = rest.partition(end)[2]
+    page, (begin, end) = _page(path, name), _markers(name)
+    if begin not in page:
+        page = f"{page.rstrip()}\n\n{begin}\n{end}\n"
+    before, _, rest = page.partition(begin)
+    after = rest.partition(end)[2]
+    with writing(path):
         path.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error}") from error
+
+
+def require_markers(path: Path, name: str) -> None:
+    """Look whether text can be put there, before it is made.
+
+    Raises BadInput for a file with one marker only, InvalidOutput for one that cannot be written.
+    """
+    _page(path, name)
+    require_writable(path)
+
+
+def _page(path: Path, name: str) -> str:
+    with writing(path):
+        page = path.read_text(encoding="utf-8") if path.exists() else "# Numerics\n"
+    begin, end = _markers(name)
+    if (begin in page) != (end in page):
+        raise BadInput(f"{path} has one of the markers {begin!r}, {end!r} without the other")
+    return page
+
+
+def _markers(name: str) -> tuple[str, str]:
+    return f"<!-- begin {name} -->", f"<!-- end {name} -->"
 
 
 def _in_dtype(subject: Subject, calls: tuple[CallRecord, ...], dtype: str) -> Iterable[CallRecord]:
@@ -138,10 +158,15 @@ def _row(call: CallRecord, name: str, found: torch.Tensor, expected: torch.Tenso
         op=call.op,
         tap=_INDEX.sub("*", name),
         count=1,
-        largest=errors.largest,
-        rms=errors.rms,
-        levels=0.0 if found.is_floating_point() else errors.absolute,
+        largest=_at_worst(errors.largest),
+        rms=_at_worst(errors.rms),
+        levels=0.0 if found.is_floating_point() else _at_worst(errors.absolute),
     )
+
+
+def _at_worst(error: float) -> float:
+    """Return what orders: max() passes over NaN or keeps it, by which comes first."""
+    return math.inf if math.isnan(error) else error
 
 
 def _joined(one: ErrorRow, other: ErrorRow) -> ErrorRow:

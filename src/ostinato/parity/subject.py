@@ -17,16 +17,18 @@ import numpy as np
 import torch
 
 from ostinato.backend.importing import load_object
-from ostinato.card import ModelCard, ModelSource
-from ostinato.env import Environment
+from ostinato.card import Determinism, ModelCard, ModelSource
 from ostinato.errors import InvalidCard
 from ostinato.loop.contract import Component
 from ostinato.parity.aligner import CallRecord, ParityAligner
+from ostinato.parity.folders import weight_folders
 from ostinato.parity.perturb import Perturbation
+from ostinato.parity.room import require_room
+from ostinato.parity.tolerances import measure, trajectory_tolerance
 from ostinato.request import Request
 from ostinato.runtime import Engine, Output, ResidentModel
 from ostinato.runtime.scheduler import Policy
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import OutputName
 
 # Words that every family's tokenizer takes; the built-in world knows most of them.
@@ -76,9 +78,14 @@ class Subject:
         return self.source.card
 
     @property
+    def bitwise(self) -> bool:
+        """Whether the card promises bytes, by which gates then compare; else a tolerance."""
+        return self.card.parity.output_determinism is Determinism.BITWISE
+
+    @property
     def threads(self) -> int:
         """Threads that the engine gives this model's kernels."""
-        return Environment.read().num_threads or self.card.cpu_threads or torch.get_num_threads()
+        return kernel_threads(self.card)
 
     @contextmanager
     def serving(
@@ -177,8 +184,16 @@ class Subject:
 
     @cached_property
     def reference_component(self) -> Callable[[str], Component]:
-        """The components of the reference, loaded when first asked for."""
+        """The components of the reference, loaded when first asked for.
+
+        Raises ReferenceTooLarge where they do not fit into memory.
+        """
+        self.require_reference_room()
         return ResidentModel(self.reference).component
+
+    def require_reference_room(self) -> None:
+        """Raise ReferenceTooLarge where the weights in float64 do not fit into memory."""
+        require_room(weight_folders(self.source))
 
     @cached_property
     def _alone(self) -> dict[Request, Output]:
@@ -197,6 +212,21 @@ def same_output(one: Output, other: Output) -> bool:
     if OutputName.VIDEO not in one.values or OutputName.VIDEO not in other.values:
         return True
     return np.array_equal(one.video.frames, other.video.frames)
+
+
+def alike_output(one: Output, other: Output) -> bool:
+    """Tell whether two outputs are within what whole runs of one request may differ by."""
+    pairs = [(one.latents, other.latents)]
+    if OutputName.VIDEO in one.values and OutputName.VIDEO in other.values:
+        pairs.append((torch.from_numpy(one.video.frames), torch.from_numpy(other.video.frames)))
+    return all(alike(mine, theirs) for mine, theirs in pairs)
+
+
+def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether a value of a whole run is within tolerance of another run's."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return trajectory_tolerance(one.dtype).allows(measure(one, other))
 
 
 def _least(nearest: Callable[[int], tuple[int, ...]], accepts: Callable[[int], bool]) -> int:

@@ -14,9 +14,16 @@ from types import MappingProxyType
 
 import torch
 
+from ostinato.errors import BadInput
+
 # Half a unit in the last place: the largest relative error of one rounding (IEEE 754).
 ROUNDING: Mapping[torch.dtype, float] = MappingProxyType(
-    {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9, torch.float64: 2.0**-53}
+    {
+        torch.bfloat16: 2.0**-9,
+        torch.float16: 2.0**-11,
+        torch.float32: 2.0**-24,
+        torch.float64: 2.0**-53,
+    }
 )
 # Measured over every tap of the shipped model and of both tiny folders: errors stay below
 # 10 (largest) and 8 (rms) roundings times the square root of the depth; three times that is
@@ -79,9 +86,10 @@ def measure(found: torch.Tensor, expected: torch.Tensor) -> Errors:
 def tap_tolerance(name: str, depth: int, dtype: torch.dtype) -> Tolerance:
     """Return what a tap is allowed. depth: how many taps of its call were computed before it.
 
-    Independent roundings grow with the square root of how many follow each other.
+    Independent roundings grow with the square root of how many follow each other. Raises BadInput
+    for a floating-point dtype whose rounding is not known.
     """
-    if dtype not in ROUNDING:
+    if _whole(dtype):
         return Tolerance(
             largest=0.0,
             rms=_LEVELS_RMS,
@@ -103,12 +111,27 @@ def tap_tolerance(name: str, depth: int, dtype: torch.dtype) -> Tolerance:
 
 
 def trajectory_tolerance(dtype: torch.dtype) -> Tolerance:
-    """Return what values of a whole run in float32 are allowed: frames as taps are."""
-    if dtype not in ROUNDING:
+    """Return what values of a whole run in float32 are allowed: frames as taps are.
+
+    Raises BadInput as `tap_tolerance` does.
+    """
+    if _whole(dtype):
         return tap_tolerance("", 0, dtype)
     return Tolerance(
         largest=_TRAJECTORY, rms=_TRAJECTORY, reason="errors of all steps before, measured 5e-5"
     )
+
+
+def _whole(dtype: torch.dtype) -> bool:
+    """Tell whether values are whole levels; raises BadInput where nothing is known of them."""
+    if dtype in ROUNDING:
+        return False
+    if dtype.is_floating_point or dtype.is_complex:
+        raise BadInput(
+            f"a value is {dtype}, and no tolerance is known for it; expected a whole number or one "
+            f"of {', '.join(map(str, ROUNDING))}"
+        )
+    return True
 
 
 def _relative(error: float, scale: float) -> float:

@@ -15,7 +15,7 @@ import torch
 from ostinato.backend.loading import holds_settings
 from ostinato.errors import EngineClosed, InternalError
 from ostinato.runtime.desk import Desk
-from ostinato.runtime.failure import wrapped
+from ostinato.runtime.failure import twin, wrapped
 from ostinato.runtime.running import RunningRequest
 
 THREAD_NAME = "ostinato-device"
@@ -83,8 +83,9 @@ class DeviceWorker:
             with self._wake:
                 self._closing, self._in_turn = True, False
                 waiting, self._inbox = self._inbox, []
+            fault = wrapped(error, "the engine's worker stopped")
             for running in (*self._desk.abandon(), *waiting):
-                running.end_failed(wrapped(error, "the engine's worker stopped"))
+                running.end_failed(twin(fault))
 
     def _take(self) -> bool:
         """Wait for something to do and take what has arrived; returns whether to close."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.loop.batch import Share, execute_together
+from ostinato.runtime.failure import typed
 from ostinato.runtime.running import RunningRequest
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, stated_threads
 
 End = Callable[[], None]
 
@@ -46,7 +47,7 @@ class Turns:
         before = sum(running.spent.device_s for running in group)
         loaded = sum(running.spent.load_s for running in group)
         executed_s, stacked = 0.0, False
-        with cpu_turn(self._forced_threads or leader.cpu_threads) as threads:
+        with cpu_turn(stated_threads(self._forced_threads, leader.cpu_threads)) as threads:
             if len(group) == 1:
                 ends = [leader.turn(threads)]
             else:
@@ -67,11 +68,14 @@ class Turns:
         started = time.perf_counter()
         try:
             rules = self._rules_at(threads)
-            started = time.perf_counter()  # what the probe takes is nobody's device time
+            # What the probe takes is nobody's device time, and neither is a trial of shapes.
+            started, tried_s = time.perf_counter(), rules.trials_s
             model, plans = group[0].model, [running.plan for running in group]
             shares = execute_together(plans, model.component, model.pages, rules)
+            started += rules.trials_s - tried_s
         except BaseException as error:  # theirs, not the worker's: the others go on
-            shares = (Share(error=error),) * len(group)
+            fault = typed(error, f"a stack of {len(group)} requests failed")
+            shares = (Share(error=fault),) * len(group)
         executed_s = time.perf_counter() - started
         calls = sum(len(running.plan.calls) for running in group)
         ends = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,18 +83,3 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         state=RunState(**json.loads((folder / STATE).read_text())),
         tensors={group: load_file(folder / f"{group}.safetensors") for group in GROUPS},
     )
-
-
-def source_commit() -> str:
-    """Return the git commit of this source tree, `-dirty` if changed, "" outside a repository."""
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return described.stdout.strip()

@@ -5,8 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+import msgspec
+
+from ostinato.errors import BadInput, InvalidCheckpoint
 from ostinato.models.builtin.architecture import BuiltinArchitecture
+from ostinato.training.data.emphasis import Emphasis, check_emphasis
 
 CONFIG_FILE = "config.json"  # in the folder of a run
 
@@ -36,7 +41,8 @@ class CodecTraining:
 class NoiseMix:
     """Probabilities of the noise patterns of a window of chunks.
 
-    What is left after `independent` and `ladder` is a clean history with a noisy rest.
+    What is left after `independent` and `ladder` is a clean history with a noisy rest. Raises
+    BadInput when nothing can be left, since the ladder's share would then be cut in silence.
     """
 
     independent: float = 0.35
@@ -46,10 +52,21 @@ class NoiseMix:
     context_noise_max: float = 0.15
     ladder_min_stages: int = 3
 
+    def __post_init__(self) -> None:
+        if min(self.independent, self.ladder) < 0 or self.independent + self.ladder > 1:
+            raise BadInput(
+                f"independent is {self.independent!r} and ladder {self.ladder!r}; expected "
+                "probabilities whose sum is at most 1"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowMatchingConfig:
-    """The objective and its batches; even steps are single chunks, odd steps are windows."""
+    """The objective and its batches; even steps are single chunks, odd steps are windows.
+
+    emphasis: clips that show an attribute are drawn that much more often; weights multiply.
+    Raises BadInput for an attribute that the world does not have.
+    """
 
     flow_shift: float = 3.0
     chunk_latent_frames: int = 3
@@ -57,9 +74,11 @@ class FlowMatchingConfig:
     single_batch: int = 60
     window_batch: int = 12
     text_drop: float = 0.10
-    # (attribute, weight): clips that show it are drawn that much more often; weights multiply.
-    emphasis: tuple[tuple[str, float], ...] = ()
+    emphasis: Emphasis = ()
     noise: NoiseMix = field(default_factory=NoiseMix)
+
+    def __post_init__(self) -> None:
+        check_emphasis(self.emphasis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +116,24 @@ class TrainingConfig:
 def config_digest(config: TrainingConfig) -> str:
     """Return the sha256 of every field of a configuration."""
     return hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()
+
+
+def write_config(config: TrainingConfig, run_dir: Path) -> None:
+    """Write the configuration of a run into its folder, which is made if there is none."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / CONFIG_FILE).write_text(json.dumps(asdict(config), indent=2) + "\n")
+
+
+def read_config(run_dir: Path) -> TrainingConfig:
+    """Read what `write_config` wrote.
+
+    Raises InvalidCheckpoint when it is missing, or is no configuration that this version takes.
+    """
+    path = run_dir / CONFIG_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=TrainingConfig)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidCheckpoint(
+            f"{str(path)!r} cannot be read: {error}; expected the configuration that a training "
+            "run wrote"
+        ) from error

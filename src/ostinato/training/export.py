@@ -8,7 +8,6 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
 import torch
 
 from ostinato.errors import InvalidCheckpoint
@@ -22,7 +21,8 @@ from ostinato.models.builtin.layout import (
 )
 from ostinato.models.builtin.text import load_tokenizer
 from ostinato.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
-from ostinato.training.config import CONFIG_FILE, TrainingConfig
+from ostinato.training.config import TrainingConfig, read_config
+from ostinato.training.curve import CURVE, Curve, logged_curve
 from ostinato.training.flow_model import FlowModel
 from ostinato.training.lineage import read_parent
 from ostinato.training.prepare import PREPARED, SUMMARY
@@ -33,7 +33,8 @@ _RECORDED_PACKAGES = ("diffusers", "numpy", "safetensors", "tokenizers", "torch"
 def export_weights(run_dir: Path | str, destination: Path | str) -> Path:
     """Export the latest checkpoint of a run in float16; returns the destination.
 
-    Raises InvalidCheckpoint when the run has no checkpoint yet.
+    Raises InvalidCheckpoint when the run has no checkpoint yet, or its log lacks the validation
+    losses of that checkpoint; nothing is written then.
     """
     run_dir, destination = Path(run_dir), Path(destination)
     found = list_checkpoints(run_dir)
@@ -42,9 +43,10 @@ def export_weights(run_dir: Path | str, destination: Path | str) -> Path:
             f"{str(run_dir)!r} has no checkpoint; expected a folder that a training run wrote to"
         )
     checkpoint = load_checkpoint(found[-1])
-    config = msgspec.json.decode((run_dir / CONFIG_FILE).read_bytes(), type=TrainingConfig)
+    config = read_config(run_dir)
+    curve = logged_curve(run_dir, checkpoint.state.step)
     save_modules(_modules(run_dir, config, checkpoint), destination, torch.float16)
-    provenance = _provenance(run_dir, config, checkpoint, destination)
+    provenance = _provenance(run_dir, config, checkpoint, curve, destination)
     (destination / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n")
     return destination
 
@@ -65,7 +67,11 @@ def _modules(run_dir: Path, config: TrainingConfig, checkpoint: Checkpoint) -> B
 
 
 def _provenance(
-    run_dir: Path, config: TrainingConfig, checkpoint: Checkpoint, destination: Path
+    run_dir: Path,
+    config: TrainingConfig,
+    checkpoint: Checkpoint,
+    curve: Curve,
+    destination: Path,
 ) -> dict[str, object]:
     summary = json.loads((run_dir / PREPARED / SUMMARY).read_text())
     files = sorted(path for path in destination.rglob("*") if path.is_file())
@@ -81,6 +87,7 @@ def _provenance(
         "train_cpu_s": round(checkpoint.state.cpu_s, 1),
         "train_wall_s": round(checkpoint.state.wall_s, 1),
         "codec_psnr_db": summary["codec_psnr_db"],
+        CURVE: curve,
         "python": platform.python_version(),
         "processor": platform.machine(),
         "parent": read_parent(run_dir),

@@ -1,6 +1,7 @@
 """Makes what a run needs before its first step: codec, tokenizer and latents, once per folder.
 
-A resumed run finds them in the folder and checks by the data digest that they are its own.
+A resumed run finds them in the folder and checks that they are its own: by the data digest, and by
+the digest of the parent, since latents mean the same only under one codec.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from ostinato.training.data.clips import (
     make_scenes,
     to_float_frames,
 )
+from ostinato.training.lineage import Parent
 
 PREPARED, SUMMARY, LATENTS = "prepared", "summary.json", "latents.safetensors"
+_DATA, _PARENT = "data_digest", "parent_digest"
 _NUM_PSNR_CLIPS = 32
 
 
@@ -44,32 +47,23 @@ class Prepared:
     tokenizer: PreTrainedTokenizerFast
     train: ClipSet
     validation: ClipSet
-    digest: str
-    codec_psnr_db: float
-    cpu_s: float  # what making them cost, once
 
 
 def prepare(
     config: TrainingConfig,
     run_dir: Path,
     report: Callable[[str], None] = lambda _: None,
-    parent: Path | None = None,
+    parent: Parent | None = None,
 ) -> Prepared:
     """Return the prepared inputs of a run, making them if the folder has none yet.
 
-    parent: folder of weights whose codec and tokenizer are taken over; None: they are made.
-    Raises RecipeMismatch when the folder was prepared for other data.
+    parent: weights whose codec and tokenizer are taken over; None: they are made.
+    Raises RecipeMismatch when the folder was prepared for other data or from another parent.
     """
     folder = run_dir / PREPARED
-    digest = data_digest(config)
+    require_own(config, run_dir, parent)
     if not (folder / SUMMARY).is_file():
-        _make(config, folder, digest, report, parent)
-    summary = json.loads((folder / SUMMARY).read_text())
-    if summary["data_digest"] != digest:
-        raise RecipeMismatch(
-            f"{str(folder)!r} holds data {summary['data_digest'][:12]!r}, this run needs "
-            f"{digest[:12]!r}: the world or the data sizes changed; start in another folder"
-        )
+        _make(config, folder, report, parent)
     latents = load_file(folder / LATENTS)
     return Prepared(
         codec=load_codec(folder / CODEC),
@@ -82,18 +76,29 @@ def prepare(
             latents=latents["validation"],
             scenes=make_scenes(config.seed, world.Split.HELD_OUT, config.data.num_validation_clips),
         ),
-        digest=digest,
-        codec_psnr_db=summary["codec_psnr_db"],
-        cpu_s=summary["prepare_cpu_s"],
     )
+
+
+def require_own(config: TrainingConfig, run_dir: Path, parent: Parent | None) -> None:
+    """Raise RecipeMismatch when a folder is prepared, but not from this data and parent."""
+    folder = run_dir / PREPARED
+    if not (folder / SUMMARY).is_file():
+        return
+    summary = json.loads((folder / SUMMARY).read_text())
+    own = {_DATA: data_digest(config), _PARENT: _parent_digest(parent)}
+    found = {name: summary.get(name) for name in own}
+    if found != own:
+        raise RecipeMismatch(
+            f"{str(folder)!r} was prepared from {found!r}, this run needs {own!r}: the world, the "
+            "data sizes or the parent's weights are others; start in another folder"
+        )
 
 
 def _make(
     config: TrainingConfig,
     folder: Path,
-    digest: str,
     report: Callable[[str], None],
-    parent: Path | None,
+    parent: Parent | None,
 ) -> None:
     start = time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +116,7 @@ def _make(
         )
         tokenizer = build_tokenizer(world.words())
     else:
-        codec, tokenizer = load_codec(parent / CODEC), load_tokenizer(parent / TOKENIZER)
+        codec, tokenizer = _taken_over(parent)
     save_codec(codec, folder / CODEC, torch.float32)
     tokenizer.save_pretrained(folder / TOKENIZER)
     clips = [
@@ -126,13 +131,22 @@ def _make(
     }
     save_file(latents, folder / LATENTS)
     summary = {
-        "data_digest": digest,
+        _DATA: data_digest(config),
+        _PARENT: _parent_digest(parent),
         "codec_psnr_db": quality,
         "prepare_cpu_s": round(time.process_time() - start, 1),
     }
     partial = folder / f"{SUMMARY}.partial"
     partial.write_text(json.dumps(summary, indent=2) + "\n")
     os.replace(partial, folder / SUMMARY)  # last: its presence says that the rest is complete
+
+
+def _taken_over(parent: Parent) -> tuple[PatchCodec, PreTrainedTokenizerFast]:
+    return load_codec(parent.folder / CODEC), load_tokenizer(parent.folder / TOKENIZER)
+
+
+def _parent_digest(parent: Parent | None) -> str | None:
+    return None if parent is None else parent.digest
 
 
 def _render_uint8(scenes: tuple[world.Scene, ...], num_frames: int) -> Tensor:

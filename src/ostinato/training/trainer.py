@@ -6,9 +6,7 @@ how often the run was stopped.
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +15,15 @@ from torch import Tensor
 
 from ostinato.errors import NonFinite, RecipeMismatch
 from ostinato.models.builtin.layout import BuiltinModules, load_modules
+from ostinato.report import source_commit
 from ostinato.training.checkpoint import (
     Checkpoint,
     RunState,
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
-    source_commit,
 )
-from ostinato.training.config import CONFIG_FILE, TrainingConfig, config_digest
+from ostinato.training.config import TrainingConfig, config_digest, write_config
 from ostinato.training.ema import WeightAverage
 from ostinato.training.flow_model import FlowModel
 from ostinato.training.lineage import adopt, open_parent, record_parent
@@ -37,7 +35,7 @@ from ostinato.training.methods.flow_matching import (
 )
 from ostinato.training.metrics import MetricsCallback, MetricsLog
 from ostinato.training.optimizer import MuonWithAdamW, learning_rate_factor
-from ostinato.training.prepare import Prepared, prepare
+from ostinato.training.prepare import Prepared, prepare, require_own
 from ostinato.training.validation import validation_losses
 
 SINGLE, WINDOW = "single", "window"
@@ -134,13 +132,7 @@ class Trainer:
 
     @torch.no_grad()
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint; raises RecipeMismatch when it is of another configuration."""
-        if checkpoint.state.config_digest != config_digest(self.config):
-            raise RecipeMismatch(
-                f"the checkpoint at step {checkpoint.state.step} was made by configuration "
-                f"{checkpoint.state.config_digest[:12]!r}, this is "
-                f"{config_digest(self.config)[:12]!r}; start in another folder"
-            )
+        """Continue from a checkpoint of the same configuration."""
         for name, parameter in self.parameters.items():
             parameter.copy_(checkpoint.tensors["weights"][name])
             self.average.tensors[name].copy_(checkpoint.tensors["average"][name])
@@ -160,33 +152,48 @@ def run(
     """Train to the last step, checkpointing in `output_dir`; returns that folder.
 
     With `resume` a run that was stopped goes on from its latest checkpoint; without it a folder
-    that already holds checkpoints is refused (RecipeMismatch). `parent` is the folder of weights
-    that a configuration with a parent starts from; raises BadInput when it is missing or not asked
-    for, RecipeMismatch when another recipe made it.
+    that already holds checkpoints is refused (RecipeMismatch), as is one whose checkpoint, parent
+    or data are of another run; it is left as it was. `parent` is the folder of weights that a
+    configuration with a parent starts from; raises BadInput when it is missing or not asked for,
+    RecipeMismatch when another recipe made it, InvalidCheckpoint when its files changed.
     """
     start = open_parent(recipe_config, parent)
     run_dir = Path(output_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / CONFIG_FILE).write_text(json.dumps(asdict(recipe_config), indent=2) + "\n")
-    found = list_checkpoints(run_dir)
-    if found and not resume:
-        raise RecipeMismatch(
-            f"{str(run_dir)!r} already holds checkpoint {found[-1].name!r}; pass resume=True to "
-            "go on from it, or choose an empty folder"
-        )
-    log = MetricsLog(run_dir, on_metrics, load_checkpoint(found[-1]).state.step if found else 0)
+    latest = _latest_checkpoint(recipe_config, run_dir, resume=resume)
+    require_own(recipe_config, run_dir, start)
+    record_parent(run_dir, start)  # before anything is made of the parent's codec
+    write_config(recipe_config, run_dir)
+    log = MetricsLog(run_dir, on_metrics, 0 if latest is None else latest.state.step)
     inputs = prepare(
         recipe_config, run_dir, lambda text: log.write({"step": 0, "note": text}), start
     )
     trainer = Trainer(recipe_config, inputs)
-    if start is not None:
-        record_parent(run_dir, start)
-    if found:
-        trainer.restore(load_checkpoint(found[-1]))
+    if latest is not None:
+        trainer.restore(latest)
     elif start is not None:
-        trainer.start_from(load_modules(start))
+        trainer.start_from(load_modules(start.folder))
     _loop(trainer, run_dir, log)
     return run_dir
+
+
+def _latest_checkpoint(config: TrainingConfig, run_dir: Path, *, resume: bool) -> Checkpoint | None:
+    """Return where a run goes on, None at its start; raises RecipeMismatch as `run` does."""
+    found = list_checkpoints(run_dir)
+    if not found:
+        return None
+    if not resume:
+        raise RecipeMismatch(
+            f"{str(run_dir)!r} already holds checkpoint {found[-1].name!r}; pass resume=True to "
+            "go on from it, or choose an empty folder"
+        )
+    latest = load_checkpoint(found[-1])
+    made_by, own = latest.state.config_digest, config_digest(config)
+    if made_by != own:
+        raise RecipeMismatch(
+            f"the checkpoint at step {latest.state.step} was made by configuration "
+            f"{made_by[:12]!r}, this is {own[:12]!r}; start in another folder"
+        )
+    return latest
 
 
 def _loop(trainer: Trainer, run_dir: Path, log: MetricsLog) -> None:
@@ -200,8 +207,9 @@ def _loop(trainer: Trainer, run_dir: Path, log: MetricsLog) -> None:
             log.write({**_clock(trainer), **means, "grad_norm": norm})
             losses = {SINGLE: [], WINDOW: []}
         if trainer.step % config.checkpoint_every == 0 or trainer.step == config.steps:
-            save_checkpoint(run_dir, trainer.checkpoint())
+            # In this order every checkpoint has its losses: a resumed run drops later lines.
             log.write({**_clock(trainer), **trainer.validate()})
+            save_checkpoint(run_dir, trainer.checkpoint())
 
 
 def _clock(trainer: Trainer) -> dict[str, float | int]:

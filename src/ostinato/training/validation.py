@@ -24,7 +24,7 @@ _HIGH, _MIDDLE = 0.85, 0.5
 def validation_losses(
     model: FlowModel, clips: ClipSet, config: FlowMatchingConfig
 ) -> dict[str, float]:
-    """Return the loss of a first chunk, of a chunk on clean history and of a wave."""
+    """Return the loss of a first chunk, of a chunk on clean history and of a wave, as `val_*`."""
     last = config.window_chunks - 1
     history = torch.zeros(config.window_chunks)
     history[last] = _HIGH

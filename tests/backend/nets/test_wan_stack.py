@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import pytest
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
 from ostinato.backend.alignment import align_parameters
-from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
+from ostinato.backend.batch_rules import BatchRules, Kernels, Trials, probe_batch_rules
 from ostinato.backend.nets.wan_stack import WanSample, can_stack, stacked_forward
 
 
@@ -56,7 +59,7 @@ def test_a_stack_of_many_steps_equals_each_alone(
     wan: WanTransformer3DModel, rules: BatchRules, count: int
 ) -> None:
     stack = samples(count)
-    assert can_stack(wan, stack[0], rules)
+    assert can_stack(wan, stack, rules)
     together = stacked_forward(wan, stack)
     assert len(together) == count
     for sample, velocity in zip(stack, together, strict=True):
@@ -78,7 +81,7 @@ def test_the_librarys_own_batch_is_not_equal(wan: WanTransformer3DModel) -> None
 
 
 def test_few_tokens_are_not_stacked(wan: WanTransformer3DModel, rules: BatchRules) -> None:
-    few = samples(2, frames=1, size=2)[0]
+    few = samples(2, frames=1, size=2)
     assert rules.linear_rows > 1
     assert not can_stack(wan, few, rules)
 
@@ -88,5 +91,25 @@ def test_another_dtype_than_the_rules_speak_of_is_not_stacked(
 ) -> None:
     sample = samples(2)[0]
     half = WanSample(sample.latents.bfloat16(), sample.timestep, sample.prompt_embeds.bfloat16())
-    assert can_stack(wan, sample, rules)
-    assert not can_stack(wan, half, rules)
+    assert can_stack(wan, [sample] * 2, rules)
+    assert not can_stack(wan, [half] * 2, rules)
+
+
+@pytest.mark.parametrize("bad", ["attention", "linear", "rms_norm", "gelu"])
+def test_shapes_of_the_blocks_are_tried(wan: WanTransformer3DModel, bad: str) -> None:
+    """Whole blocks run on the stack, so attention's own sizes matter too."""
+    plain = probe_batch_rules()
+    stack = samples(3)
+
+    def last_bit(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def run(sample: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+            result = kernel(sample, *args, **kwargs)
+            return result * (1 + 2e-7) if len(sample) == 3 else result
+
+        return run
+
+    kernels = Kernels()
+    broken = dataclasses.replace(kernels, **{bad: last_bit(getattr(kernels, bad))})
+    assert can_stack(wan, stack, plain)
+    rules = dataclasses.replace(plain, trials=Trials(broken))
+    assert not can_stack(wan, stack, rules)

@@ -1,7 +1,4 @@
-"""The built-in model's float64 reference: against the served modules made to compute in float64.
-
-Then they agree to 1e-12, ten thousand times below what float32 can show, in every tap.
-"""
+"""The built-in model's float64 reference: against the served modules, computing in float64."""
 
 from __future__ import annotations
 
@@ -9,29 +6,29 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
-from transformers import UMT5Config, UMT5EncoderModel
+from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
 import ostinato
 from ostinato.backend.nets.kv import ContextKV
-from ostinato.backend.reference.component import PRECISION, ReferenceComponent
-from ostinato.backend.taps import module_taps, wan_transformer_taps
-from ostinato.card import ComponentSpec, ModelSource, PrecisionSpec
-from ostinato.errors import InvalidCard, InvalidCheckpoint
+from ostinato.backend.nets.umt5 import UMT5TextEncoder
+from ostinato.backend.reference.component import ReferenceComponent
+from ostinato.backend.taps import wan_transformer_taps
+from ostinato.card import ModelSource
+from ostinato.errors import InvalidCheckpoint
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.builtin.codec import PatchCodec, read_codec_config
 from ostinato.models.builtin.components import BuiltinCodec, BuiltinTextEncoder, BuiltinTransformer
 from ostinato.models.builtin.layout import (
     CODEC,
     TEXT_ENCODER,
-    TEXT_ENCODER_WEIGHTS,
-    TOKENIZER,
     TRANSFORMER,
     TRANSFORMER_WEIGHTS,
 )
@@ -52,9 +49,17 @@ from support.float64 import (
     load_double,
     perturb_weights,
 )
+from support.reference import (
+    PROMPT,
+    RTOL,
+    ReferenceSuite,
+    assert_near_served,
+    hooked,
+    load,
+    normal,
+    watched,
+)
 
-PROMPT = "a red circle bouncing on a navy background"
-RTOL = 1e-12
 FRAMES, SIZE = 3, 8  # latent frames of a block, latent height and width
 TOKENS = FRAMES * (SIZE // 2) ** 2
 
@@ -67,69 +72,38 @@ def folder(tiny_builtin_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return Path(copy)
 
 
+@pytest.fixture(scope="module")
+def untouched(tiny_builtin_folder: Path) -> Path:
+    return tiny_builtin_folder
+
+
 @pytest.fixture
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_in_float64(monkeypatch)
 
 
-def load(adapter: type[ReferenceComponent], folder: Path, name: str) -> ReferenceComponent:
-    """Load a reference component of a folder."""
-    return adapter.load(folder, spec_of(name), PRECISION)  # type: ignore[attr-defined]
+class TestReference(ReferenceSuite):
+    ADAPTERS = MappingProxyType(
+        {
+            TEXT_ENCODER: ReferenceTextEncoder,
+            TRANSFORMER: ReferenceTransformer,
+            CODEC: ReferenceCodec,
+        }
+    )
+    DEPTHS = MappingProxyType(dict.fromkeys(ADAPTERS, "num_layers"))
+    PROMPTS = MappingProxyType({PROMPT: False, "": False, "a dancing unicorn": True})
+    open, reference_of = staticmethod(open_builtin), staticmethod(reference_of)
 
-
-def spec_of(name: str) -> ComponentSpec:
-    return ComponentSpec(name=name, adapter="a:b", subfolder=name, class_name="C", ops=("x",))
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def watched(component: ReferenceComponent, op: str, **inputs: object) -> tuple[dict, Values]:
-    values: Values = []
-    with component.observe(lambda name, value: values.append((name, value))):
-        outputs = dict(component.op(op)(**inputs))
-    component.op(op)(**inputs)
-    assert len({id(value) for _, value in values}) == len(values)
-    return outputs, values
-
-
-def hooked(
-    module: torch.nn.Module, names: tuple[str, ...], op: Callable[..., object], **inputs: object
-) -> tuple[dict, Values]:
-    values: Values = []
-    with module_taps(module, names, lambda name, value: values.append((name, value))):
-        outputs = dict(op(**inputs))  # type: ignore[call-overload]
-    return outputs, values
+    @staticmethod
+    def served_text_encoder(
+        encoder: UMT5EncoderModel, tokenizer: Path
+    ) -> UMT5TextEncoder[PreTrainedTokenizerFast]:
+        return BuiltinTextEncoder(encoder, load_tokenizer(tokenizer))
 
 
 def without_blocks(values: Values) -> Values:
     """Drop whole blocks: the causal forward runs a block in two halves, so no module gives them."""
     return [(name, value) for name, value in values if name.count(".") != 1 or "blocks" not in name]
-
-
-@pytest.fixture
-def text_encoders(folder: Path, float64: None) -> tuple[BuiltinTextEncoder, ReferenceComponent]:
-    encoder = UMT5EncoderModel(UMT5Config.from_pretrained(folder / TEXT_ENCODER))
-    tied = {"encoder.embed_tokens.weight": "shared.weight"}
-    load_double(encoder, folder / TEXT_ENCODER / TEXT_ENCODER_WEIGHTS, tied)
-    served = BuiltinTextEncoder(encoder, load_tokenizer(folder / TOKENIZER))
-    return served, load(ReferenceTextEncoder, folder, TEXT_ENCODER)
-
-
-@pytest.mark.parametrize("prompt", [PROMPT, "", "a dancing unicorn"])
-def test_text_encoder(
-    text_encoders: tuple[BuiltinTextEncoder, ReferenceComponent], prompt: str
-) -> None:
-    served, reference = text_encoders
-    depth = len(served.text_encoder.encoder.block)
-    names = (*(f"encoder.block.{i}" for i in range(depth)), "encoder.final_layer_norm")
-    expected, theirs = hooked(served.text_encoder, names, served.encode, text=prompt)
-    found, mine = watched(reference, "encode", text=prompt)
-    assert_same_values(mine, theirs, RTOL)
-    assert_same(found["prompt_embeds"], expected["prompt_embeds"], RTOL)
-    assert found["notes"] == expected["notes"]
-    assert bool(found["notes"]) == ("unicorn" in prompt)
 
 
 Pair = tuple[BuiltinTransformer, WanTransformer3DModel, ReferenceComponent]
@@ -231,36 +205,14 @@ def test_end_to_end_against_float32(
     """
     asked = {"seed": 5, "num_frames": 24, "num_inference_steps": 4, "sampler": sampler}
     with ostinato.load(tiny_builtin_folder) as served:
-        expected = served.generate(PROMPT, outputs=("video", "latents"), **asked)
-    found = tiny_reference.generate(PROMPT, outputs=("video", "latents"), **asked)
-    assert_same(found.latents, expected.latents, 4e-6)
-    assert float((found.latents - expected.latents).abs().max()) > 0
-    apart = np.abs(found.video.frames.astype(int) - expected.video.frames)
-    assert found.video.frames.shape == (24, 64, 64, 3)
-    assert apart.max() <= 1
-    assert found.provenance.calls == expected.provenance.calls
-    assert found.provenance.precision == "float64"
+        assert_near_served(tiny_reference, served, 4e-6, **asked)
 
 
 def test_the_name_opens_the_shipped_files() -> None:
     source, served = open_model("builtin-reference"), open_model("builtin")
     assert source.folder == served.folder
     assert source.card.model_id == "builtin-reference"
-    assert source.card.parent is not None
-    assert source.card.parent.digest == served.card.digest()
     assert source.card.files == served.card.files
-    assert source.card.precision == PRECISION
-
-
-def test_one_precision_is_served(tiny_builtin_folder: Path) -> None:
-    float32 = PrecisionSpec(weights="float32", latents="float32")
-    for adapter, name in (
-        (ReferenceTextEncoder, TEXT_ENCODER),
-        (ReferenceTransformer, TRANSFORMER),
-        (ReferenceCodec, CODEC),
-    ):
-        with pytest.raises(InvalidCard, match="is the float64 reference"):
-            adapter.load(tiny_builtin_folder, spec_of(name), float32)
 
 
 SERVE = """
@@ -300,24 +252,3 @@ def test_a_broken_component_raises_and_nothing_takes_its_place(
 def _generate(source: ModelSource) -> None:
     with ostinato.Model(source) as model:
         model.generate(PROMPT, num_frames=4, num_inference_steps=1)
-
-
-@pytest.mark.parametrize(
-    ("component", "adapter"),
-    [
-        (TRANSFORMER, ReferenceTransformer),
-        (TEXT_ENCODER, ReferenceTextEncoder),
-        (CODEC, ReferenceCodec),
-    ],
-)
-def test_every_weight_counts(
-    folder: Path, tmp_path: Path, component: str, adapter: type[ReferenceComponent]
-) -> None:
-    """A file of another depth lacks weights or has some too many."""
-    copy = Path(shutil.copytree(folder, tmp_path / "builtin"))
-    config = json.loads((copy / component / "config.json").read_text())
-    for num_layers, told in ((config["num_layers"] - 1, "hold"), (config["num_layers"] + 1, "lac")):
-        changed = json.dumps(config | {"num_layers": num_layers})
-        (copy / component / "config.json").write_text(changed)
-        with pytest.raises(InvalidCheckpoint, match=told):
-            load(adapter, copy, component)

@@ -15,6 +15,7 @@ SMALL = MappingProxyType({"height": 16, "width": 32, "num_frames": 5, "num_infer
 
 class TestWanConformance(ModelFamilySuite):
     small = SMALL
+    stackable = MappingProxyType({"height": 64, "width": 64, "num_frames": 1})
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -1,14 +1,13 @@
-"""Wan's float64 reference: against the library's modules made to compute in float64.
-
-Then they agree to 1e-12, ten thousand times below what float32 can show, in every tap.
-"""
+"""Wan's float64 reference: against the library's modules made to compute in float64."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -16,36 +15,44 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from diffusers.schedulers.scheduling_unipc_multistep import UniPCMultistepScheduler
-from transformers import UMT5Config, UMT5EncoderModel
+from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
 import ostinato
-from ostinato.backend.reference.component import PRECISION, ReferenceComponent
-from ostinato.backend.taps import module_taps, wan_transformer_taps
-from ostinato.card import ComponentSpec, PrecisionSpec
-from ostinato.errors import InvalidCard, InvalidCheckpoint
+from ostinato.backend.nets.umt5 import UMT5TextEncoder
+from ostinato.backend.taps import wan_transformer_taps
+from ostinato.errors import InvalidCheckpoint
 from ostinato.models.wan.components import WanTextEncoder, WanTransformer, WanVae
-from ostinato.models.wan.layout import SCHEDULER, TEXT_ENCODER, TOKENIZER, TRANSFORMER, VAE
+from ostinato.models.wan.configs import EULER, UNIPC
+from ostinato.models.wan.layout import SCHEDULER, TEXT_ENCODER, TRANSFORMER, VAE
 from ostinato.models.wan.loading import load_tokenizer
+from ostinato.models.wan.open import open_wan
 from ostinato.models.wan.reference import (
     ReferenceScheduler,
     ReferenceTextEncoder,
     ReferenceTransformer,
     ReferenceVae,
-    open_reference,
+    reference_of,
 )
 from ostinato.models.wan.reference_sampler import ReferenceSampler
 from support.float64 import (
-    Values,
     assert_same,
     assert_same_values,
     compute_in_float64,
     load_double,
     perturb_weights,
 )
+from support.reference import (
+    PROMPT,
+    RTOL,
+    ReferenceSuite,
+    assert_near_served,
+    hooked,
+    load,
+    normal,
+    spec_of,
+    watched,
+)
 
-UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
-PROMPT = "a red circle bouncing on a navy background"
-RTOL = 1e-12
 DIFFUSION_WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
@@ -66,52 +73,36 @@ def folder(
     return copy
 
 
+@pytest.fixture(scope="module")
+def untouched(tiny_wan_folder: Callable[[str], Path]) -> Path:
+    return tiny_wan_folder(UNIPC)
+
+
 @pytest.fixture
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_in_float64(monkeypatch)
 
 
-def spec_of(name: str) -> ComponentSpec:
-    return ComponentSpec(name=name, adapter="a:b", subfolder=name, class_name="C", ops=("x",))
+class TestReference(ReferenceSuite):
+    ADAPTERS = MappingProxyType(
+        {
+            TEXT_ENCODER: ReferenceTextEncoder,
+            TRANSFORMER: ReferenceTransformer,
+            VAE: ReferenceVae,
+            SCHEDULER: ReferenceScheduler,
+        }
+    )
+    DEPTHS = MappingProxyType(
+        {TEXT_ENCODER: "num_layers", TRANSFORMER: "num_layers", VAE: "num_res_blocks"}
+    )
+    PROMPTS = MappingProxyType({PROMPT: False, "": False, "circle " * 600: True})
+    open, reference_of = staticmethod(open_wan), staticmethod(reference_of)
 
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def watched(component: ReferenceComponent, op: str, **inputs: object) -> tuple[dict, Values]:
-    values: Values = []
-    with component.observe(lambda name, value: values.append((name, value))):
-        outputs = dict(component.op(op)(**inputs))
-    count = len(values)
-    component.op(op)(**inputs)
-    assert len(values) == count, "a tap was called after its context was closed"
-    return outputs, values
-
-
-def hooked(
-    module: torch.nn.Module, names: tuple[str, ...], op: Callable[..., object], **inputs: object
-) -> tuple[dict, Values]:
-    values: Values = []
-    with module_taps(module, names, lambda name, value: values.append((name, value))):
-        outputs = dict(op(**inputs))  # type: ignore[call-overload]
-    return outputs, values
-
-
-def test_text_encoder(folder: Path, float64: None) -> None:
-    encoder = UMT5EncoderModel(UMT5Config.from_pretrained(folder / TEXT_ENCODER))
-    tied = {"encoder.embed_tokens.weight": "shared.weight"}
-    load_double(encoder, folder / TEXT_ENCODER / "model.safetensors", tied)
-    served = WanTextEncoder(encoder, load_tokenizer(folder / TOKENIZER))
-    reference = ReferenceTextEncoder.load(folder, spec_of(TEXT_ENCODER), PRECISION)
-    names = ("encoder.block.0", "encoder.final_layer_norm")
-    for prompt in (PROMPT, "", "circle " * 600):
-        expected, theirs = hooked(encoder, names, served.encode, text=prompt)
-        found, mine = watched(reference, "encode", text=prompt)
-        assert_same_values(mine, theirs, RTOL)
-        assert_same(found["prompt_embeds"], expected["prompt_embeds"], RTOL)
-        assert found["notes"] == expected["notes"]
-        assert bool(found["notes"]) == (len(prompt) > 1000)
+    @staticmethod
+    def served_text_encoder(
+        encoder: UMT5EncoderModel, tokenizer: Path
+    ) -> UMT5TextEncoder[PreTrainedTokenizerBase]:
+        return WanTextEncoder(encoder, load_tokenizer(tokenizer))
 
 
 @pytest.mark.parametrize("timestep", [torch.tensor(937), torch.tensor(412.625)])
@@ -127,7 +118,7 @@ def test_transformer(folder: Path, float64: None, timestep: torch.Tensor, batch:
     }
     names = wan_transformer_taps(len(module.blocks), whole_blocks=True)
     expected, theirs = hooked(module, names, WanTransformer(module).predict, **inputs)
-    reference = ReferenceTransformer.load(folder, spec_of(TRANSFORMER), PRECISION)
+    reference = load(ReferenceTransformer, folder, TRANSFORMER)
     found, mine = watched(reference, "predict", **inputs)
     assert_same_values(mine, theirs, RTOL)
     assert_same(found["prediction"], expected["prediction"], RTOL)
@@ -147,7 +138,7 @@ def test_vae(folder: Path, float64: None, num_frames: int) -> None:
     latents = normal(1, module.config.z_dim, num_frames, 2, 3)
     served = WanVae(module)
     expected, theirs = hooked(module, names, served.decode, latents=latents)
-    reference = ReferenceVae.load(folder, spec_of(VAE), PRECISION)
+    reference = load(ReferenceVae, folder, VAE)
     found, mine = watched(reference, "decode", latents=latents)
     assert [name for name, _ in mine].count("decoder.conv_out") == num_frames
     assert_same_values(mine, theirs, RTOL)
@@ -162,25 +153,15 @@ def test_end_to_end_against_float32(tiny_wan_folder: Callable[[str], Path], sche
     """Measured 7e-7 of the largest latent; allowed ten times that."""
     asked = {"height": 16, "width": 32, "num_frames": 9, "num_inference_steps": 5, "seed": 3}
     asked |= {"negative_prompt": "blurry", "guidance_scale": 5.0, "flow_shift": 4.0}
-    with ostinato.load(tiny_wan_folder(scheduler)) as model:
-        expected = model.generate(PROMPT, outputs=("video", "latents"), **asked)
-    with ostinato.Model(open_reference(tiny_wan_folder(scheduler))) as model:
-        found = model.generate(PROMPT, outputs=("video", "latents"), **asked)
-    assert_same(found.latents, expected.latents, 7e-6)
-    assert float((found.latents - expected.latents).abs().max()) > 0
-    apart = np.abs(found.video.frames.astype(int) - expected.video.frames)
-    assert found.video.frames.shape == (9, 16, 32, 3)
-    assert apart.max() <= 1
-    assert found.provenance.calls == expected.provenance.calls
-    assert found.provenance.precision == "float64"
+    source = open_wan(tiny_wan_folder(scheduler))
+    with ostinato.Model(reference_of(source)) as reference, ostinato.Model(source) as served:
+        assert_near_served(reference, served, 7e-6, **asked)
 
 
 def test_the_sampler_memory_is_plain_and_steps_are_pure(
     tiny_wan_folder: Callable[[str], Path],
 ) -> None:
-    spec = ComponentSpec(
-        name=SCHEDULER, adapter="a:b", subfolder=SCHEDULER, class_name=UNIPC, ops=()
-    )
+    spec = dataclasses.replace(spec_of(SCHEDULER), class_name=UNIPC)
     sampler = ReferenceScheduler.read_facts(tiny_wan_folder(UNIPC), spec)
     schedule = sampler.schedule(3, None)
     memory = sampler.start(schedule, noise=None, block=0)  # type: ignore[arg-type]
@@ -200,23 +181,3 @@ def test_settings_that_are_not_computed_are_refused() -> None:
     )
     with pytest.raises(InvalidCheckpoint, match=r"does not compute \{'solver_type': 'bh1'\}"):
         ReferenceSampler(scheduler)
-
-
-def test_one_precision_is_served(folder: Path) -> None:
-    float32 = PrecisionSpec(weights="float32", latents="float32")
-    for adapter, name in (
-        (ReferenceTextEncoder, TEXT_ENCODER),
-        (ReferenceTransformer, TRANSFORMER),
-        (ReferenceVae, VAE),
-        (ReferenceScheduler, SCHEDULER),
-    ):
-        with pytest.raises(InvalidCard, match="is the float64 reference"):
-            adapter.load(folder, spec_of(name), float32)
-
-
-def test_the_card_records_what_it_measures(tiny_wan_folder: Callable[[str], Path]) -> None:
-    source = open_reference(tiny_wan_folder(UNIPC))
-    served = ostinato.load(tiny_wan_folder(UNIPC)).card
-    assert source.card.model_id == f"{served.model_id}-reference"
-    assert source.card.parent is not None
-    assert source.card.parent.digest == served.digest()

@@ -17,12 +17,12 @@ import torch
 from ostinato.backend.batch_rules._kernels import Kernel, Kernels
 from ostinato.backend.batch_rules._measure import (
     AGREED,
+    NEVER,
     Agreement,
     Case,
     all_of,
     stack_against_alone,
 )
-from ostinato.backend.batch_rules._rules import NEVER
 
 # Elements below which a kernel stays on one thread (at::internal::GRAIN_SIZE of PyTorch).
 _GRAIN = 32768

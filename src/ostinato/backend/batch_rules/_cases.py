@@ -40,13 +40,15 @@ class Conv(NamedTuple):
     window: int
 
 
-# The kernel takes query tokens in blocks of 32, 64 or 256, by their number: sizes on both sides.
+# torch's kernel for CPUs takes query tokens in blocks of 32, from 192 of them on of 64 and from 768
+# on of 256, and keys in blocks of 512 (FlashAttentionKernel.cpp): sizes on both sides.
 ATTENTIONS = (
     Attention(5, 5, 2, 16),
     Attention(33, 33, 4, 32),
     Attention(70, 13, 4, 64),
     Attention(200, 200, 2, 48),
 )
+LONG_ATTENTION = Attention(800, 530, 1, 16)
 NORMS = ((1, 32), (1, 100), (5, 384), (40, 1536))  # rows, width
 GROUPS = ((32, 8, 7), (64, 32, 16))  # channels, groups, height and width
 CONVS_2D = (Conv(3, 16, 8, 3), Conv(16, 32, 9, 3), Conv(64, 64, 8, 3), Conv(96, 96, 8, 3))
@@ -71,6 +73,11 @@ def attention_cases(kernels: Kernels, sizes: tuple[Attention, ...] = ATTENTIONS)
                 samples=(*size.samples(), *more),
                 run=partial(run, kernels.attention),
             )
+
+
+def attend_case(kernels: Kernels, size: Attention) -> Case:
+    """Return plain dot-product attention at one size."""
+    return next(attention_cases(kernels, (size,)))
 
 
 def matmul_attention_cases(sizes: tuple[Attention, ...] = ATTENTIONS) -> Iterator[Case]:
@@ -109,19 +116,24 @@ def attend(
 def norm_cases(kernels: Kernels) -> Iterator[Case]:
     """Yield layer, RMS and group norm."""
     for rows, width in NORMS:
-        for name, norm in (("layer norm", kernels.layer_norm), ("RMS norm", kernels.rms_norm)):
-            yield Case(
-                op=name,
-                shape=f"{rows} x {width}",
-                samples=((rows, width),),
-                run=partial(norm, normalized_shape=(width,)),
-            )
+        yield from row_norm_cases(kernels, rows, width)
     for channels, groups, side in GROUPS:
         yield Case(
             op="group norm",
             shape=f"{channels} channels in {groups}, {side} x {side}",
             samples=((channels, side, side),),
             run=partial(kernels.group_norm, num_groups=groups),
+        )
+
+
+def row_norm_cases(kernels: Kernels, rows: int, width: int) -> Iterator[Case]:
+    """Yield the norms of rows: layer and RMS norm."""
+    for name, norm in (("layer norm", kernels.layer_norm), ("RMS norm", kernels.rms_norm)):
+        yield Case(
+            op=name,
+            shape=f"{rows} x {width}",
+            samples=((rows, width),),
+            run=partial(norm, normalized_shape=(width,)),
         )
 
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ostinato.backend.batch_rules._kernels import Kernel
-from ostinato.backend.batch_rules._measure import Agreement, Case, compare
-from ostinato.backend.batch_rules._rules import NEVER
+from ostinato.backend.batch_rules._measure import NEVER, Agreement, Case, compare
 
 # Matrix products switch kernels where rows are few and run in blocks of up to some hundred rows
 # above: every count up to 64, then counts beside the usual block sizes.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+
+# No count of rows and no multiple that the probe tried made calls agree.
+NEVER = sys.maxsize
 
 
 class Agreement(NamedTuple):

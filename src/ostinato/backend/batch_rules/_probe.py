@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from ostinato.backend.batch_rules._activations import activations, common_multiple, least_multiple
 from ostinato.backend.batch_rules._cases import (
+    LONG_ATTENTION,
+    attend_case,
     attention_cases,
-    conv2d_cases,
-    conv3d_cases,
     norm_cases,
 )
 from ostinato.backend.batch_rules._kernels import Kernels
@@ -21,8 +21,9 @@ from ostinato.backend.batch_rules._linear import (
     long_case,
     rows_that_differ,
 )
-from ostinato.backend.batch_rules._measure import Case, stack_against_alone
-from ostinato.backend.batch_rules._rules import NEVER, BatchRules
+from ostinato.backend.batch_rules._measure import NEVER, Case, stack_against_alone
+from ostinato.backend.batch_rules._rules import BatchRules
+from ostinato.backend.batch_rules._shapes import Trials
 
 SEED = 20260727
 _DTYPE = torch.float32
@@ -34,13 +35,14 @@ def probe_batch_rules(kernels: Kernels | None = None) -> BatchRules:
     """Measure the rules on this processor, at its current thread count; takes under a second.
 
     kernels: what is probed, by default the functions of torch. Draws from a generator of its own,
-    so it changes no random state.
+    so it changes no random state. The rules that it returns try a model's own shapes with the same
+    kernels, at the first stack of each.
     """
     probed = Kernels() if kernels is None else kernels
     generator = torch.Generator().manual_seed(SEED)
 
-    def agree(cases: Iterable[Case]) -> bool:
-        return all(stack_against_alone(case, generator, _STACKS, _DTYPE).equal for case in cases)
+    def agree(cases: Iterable[Case], stacks: Sequence[int] = _STACKS) -> bool:
+        return all(stack_against_alone(case, generator, stacks, _DTYPE).equal for case in cases)
 
     with torch.no_grad():
         return BatchRules(
@@ -49,10 +51,10 @@ def probe_batch_rules(kernels: Kernels | None = None) -> BatchRules:
                 least_multiple(activation, generator, _DTYPE).elements
                 for activation in activations(probed)
             ),
-            attention=agree(attention_cases(probed)),
+            attention=agree(attention_cases(probed))
+            and agree((attend_case(probed, LONG_ATTENTION),), _LONG_STACKS),
             norms=agree(norm_cases(probed)),
-            conv2d=agree(conv2d_cases(probed, generator)),
-            conv3d=agree(conv3d_cases(probed, generator)),
+            trials=Trials(probed),
         )
 
 

@@ -17,6 +17,7 @@ from ostinato.backend.alignment import align_tensor
 from ostinato.backend.batch_rules._activations import activations, least_multiple
 from ostinato.backend.batch_rules._cases import (
     ATTENTIONS,
+    LONG_ATTENTION,
     Attention,
     attend,
     attention_cases,
@@ -37,6 +38,7 @@ from ostinato.backend.batch_rules._linear import (
     rows_that_differ,
 )
 from ostinato.backend.batch_rules._measure import (
+    NEVER,
     Agreement,
     Case,
     all_of,
@@ -44,7 +46,6 @@ from ostinato.backend.batch_rules._measure import (
     stack_against_alone,
 )
 from ostinato.backend.batch_rules._probe import SEED
-from ostinato.backend.batch_rules._rules import NEVER
 
 _STACKS = (2, 3, 8, 16)
 _LONG_STACKS = (2, 4)
@@ -73,7 +74,7 @@ _LONG = (
     (300, LinearShape(5120, 64, True)),
     (300, LinearShape(8960, 128, True)),
 )
-_ATTENTIONS = (*ATTENTIONS, Attention(800, 512, 2, 128))
+_ATTENTIONS = (*ATTENTIONS, LONG_ATTENTION, Attention(800, 512, 2, 128))
 _OFFSET_SHAPES = tuple(
     (rows, LinearShape(width, out_features, False))
     for width, out_features in ((64, 64), (384, 384), (1536, 96))

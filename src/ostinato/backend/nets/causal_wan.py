@@ -40,7 +40,7 @@ from ostinato.backend.nets.wan_layers import (
     modulation,
     text_kv,
 )
-from ostinato.backend.taps import Tap, module_taps, wan_transformer_taps
+from ostinato.backend.taps import Tap, TapPoint, module_taps, wan_transformer_taps
 from ostinato.errors import InvalidPlan
 
 Seen: TypeAlias = tuple[slice, TextKV, ContextKV | None]
@@ -60,7 +60,7 @@ class CausalWan:
         """Wrap `transformer`; raises InvalidCheckpoint unless it is a text-to-video Wan."""
         self.geometry = wan_geometry(transformer)
         self._transformer = transformer
-        self._tap: Tap = _ignore
+        self._tap = TapPoint()
 
     def encode_text(self, prompt_embeds: torch.Tensor) -> tuple[TextKV, ...]:
         """Compute cross-attention K/V of every layer from [B,Lt,Dtext], once per request."""
@@ -79,6 +79,7 @@ class CausalWan:
 
     @property
     def num_layers(self) -> int:
+        """Count of transformer blocks."""
         return self.geometry.num_layers
 
     def embed(self, latents_BCTHW: torch.Tensor, timesteps_BT: torch.Tensor) -> Embedded:
@@ -244,12 +245,8 @@ class CausalWan:
     def observe(self, tap: Tap) -> Generator[None, None, None]:
         """Call `tap` with what the modules and the blocks give, while the context is open."""
         names = wan_transformer_taps(self.num_layers, whole_blocks=False)
-        with module_taps(self._transformer, names, tap):
-            self._tap = tap
-            try:
-                yield
-            finally:
-                self._tap = _ignore
+        with module_taps(self._transformer, names, tap), self._tap.observe(tap):
+            yield
 
     def _all_blocks(
         self,
@@ -269,8 +266,3 @@ class CausalWan:
 def _after(context: torch.Tensor | None, own: torch.Tensor) -> torch.Tensor:
     """Put a layer's own keys or values, [B,L,N,E], after those of its context."""
     return own if context is None else torch.cat((context, own), dim=1)
-
-
-def _ignore(name: str, value: torch.Tensor) -> None:
-    """Nobody looks."""
-    del name, value

@@ -148,12 +148,13 @@ def dense_block(
     table = (block.scale_shift_table + modulation_BT6D).to(hidden_BTSD.dtype)
     shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = table.unsqueeze(3).unbind(2)
     modulated = torch.addcmul(shift, _layer_norm(block.norm1, hidden_BTSD), 1 + scale)
-    attended = _self_attention(block.attn1, modulated.flatten(1, 2), rotary, bias_LL, attention)
+    tokens = modulated.flatten(1, 2)
+    attended = _attention(block.attn1, tokens, tokens, rotary, bias_LL, attention)
     hidden_BTSD = torch.addcmul(hidden_BTSD, attended.view_as(hidden_BTSD), gate)
     normed = hidden_BTSD
     if isinstance(block.norm2, torch.nn.LayerNorm):
         normed = _layer_norm(block.norm2, hidden_BTSD)
-    attended = _cross_attention(block.attn2, normed.flatten(1, 2), text_BLD, attention)
+    attended = _attention(block.attn2, normed.flatten(1, 2), text_BLD, None, None, attention)
     hidden_BTSD = hidden_BTSD + attended.view_as(hidden_BTSD)
     modulated = torch.addcmul(ffn_shift, _layer_norm(block.norm3, hidden_BTSD), 1 + ffn_scale)
     return torch.addcmul(hidden_BTSD, block.ffn(modulated), ffn_gate)
@@ -166,28 +167,20 @@ def _layer_norm(norm: torch.nn.LayerNorm, hidden_states: torch.Tensor) -> torch.
     return F.layer_norm(hidden_states, norm.normalized_shape, weight, bias, norm.eps)
 
 
-def _self_attention(
+def _attention(
     attn: WanAttention,
     hidden_BLD: torch.Tensor,
-    rotary: WideRotary,
-    bias_LL: torch.Tensor,
+    seen_BLD: torch.Tensor,
+    rotary: WideRotary | None,
+    bias_LL: torch.Tensor | None,
     attention: DenseAttention,
 ) -> torch.Tensor:
+    """Attend from tokens to those that are seen: themselves, turned and masked, or the text."""
     heads = (attn.heads, -1)
     query = _norm(attn.norm_q, attn.to_q(hidden_BLD), rotary).unflatten(2, heads)
-    key = _norm(attn.norm_k, attn.to_k(hidden_BLD), rotary).unflatten(2, heads)
-    value = attn.to_v(hidden_BLD).unflatten(2, heads)
+    key = _norm(attn.norm_k, attn.to_k(seen_BLD), rotary).unflatten(2, heads)
+    value = attn.to_v(seen_BLD).unflatten(2, heads)
     return attn.to_out[0](_attend(query, key, value, bias_LL, attention))
-
-
-def _cross_attention(
-    attn: WanAttention, hidden_BLD: torch.Tensor, text_BLD: torch.Tensor, attention: DenseAttention
-) -> torch.Tensor:
-    heads = (attn.heads, -1)
-    query = _norm(attn.norm_q, attn.to_q(hidden_BLD), None).unflatten(2, heads)
-    key = _norm(attn.norm_k, attn.to_k(text_BLD), None).unflatten(2, heads)
-    value = attn.to_v(text_BLD).unflatten(2, heads)
-    return attn.to_out[0](_attend(query, key, value, None, attention))
 
 
 def _norm(

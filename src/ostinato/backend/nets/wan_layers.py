@@ -23,6 +23,7 @@ EXACT_ROWS = 16
 
 
 def text_kv(attn: WanAttention, text_BLD: torch.Tensor) -> TextKV:
+    """Compute a layer's cross-attention keys and values of embedded text [B,Lt,D]."""
     heads = (attn.heads, -1)
     key = attn.norm_k(attn.to_k(text_BLD)).unflatten(2, heads)
     return TextKV(key, attn.to_v(text_BLD).unflatten(2, heads))
@@ -39,6 +40,7 @@ def modulation(
 def modulate(
     norm: nn.Module, hidden_BLD: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
+    """Norm tokens, then scale and shift each frame's by its own [B,T,1,D]; returns [B,L,D]."""
     normed_BTSD = norm(hidden_BLD.float()).unflatten(1, (shift.shape[1], -1))
     return (normed_BTSD * (1 + scale) + shift).flatten(1, 2).type_as(hidden_BLD)
 
@@ -46,6 +48,7 @@ def modulate(
 def add_gated(
     hidden_BLD: torch.Tensor, update_BLD: torch.Tensor, gate: torch.Tensor
 ) -> torch.Tensor:
+    """Add an update, each frame's times its own gate [B,T,1,D]; returns [B,L,D]."""
     gated = update_BLD.unflatten(1, (gate.shape[1], -1)) * gate
     return (hidden_BLD.float() + gated.flatten(1, 2)).type_as(hidden_BLD)
 

@@ -1,9 +1,9 @@
 """Stack samples of the library's Wan so that each keeps the bits it has alone.
 
 The library's own forward of a batch differs from its forwards of one: the patch convolution and
-the one-row linears of the time embedding round differently. Here those run sample by sample, and
-only the blocks and the head, whose rows are independent from `BatchRules.linear_rows` on, are run
-for all samples at once. The modules are the library's; only the order of calls is ours.
+the one-row linears of the time embedding round differently. Here those run sample by sample. The
+blocks, attention included, and the head are run for all samples at once, where `BatchRules` allow
+it at these shapes. The modules are the library's; only the order of calls is ours.
 """
 # B batch, C channel, T latent frame, H W latent, L token, D width
 
@@ -19,6 +19,7 @@ from diffusers.models.transformers.transformer_wan import (
 )
 
 from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.nets.wan_shapes import whole_shapes
 
 
 class WanSample(NamedTuple):
@@ -29,23 +30,22 @@ class WanSample(NamedTuple):
     prompt_embeds: torch.Tensor
 
 
-def can_stack(transformer: WanTransformer3DModel, sample: WanSample, rules: BatchRules) -> bool:
-    """Tell whether stacked samples of this shape keep their bits on this processor."""
-    config = transformer.config
+def can_stack(
+    transformer: WanTransformer3DModel, samples: Sequence[WanSample], rules: BatchRules
+) -> bool:
+    """Tell whether these samples, all of one shape, keep their bits in a stack.
+
+    The shapes of the blocks, attention among them, are tried the first time (`BatchRules.stacks`).
+    """
+    config, sample = transformer.config, samples[0]
     patch_frames, patch_height, patch_width = config["patch_size"]
     _, _, frames, height, width = sample.latents.shape
     tokens = (frames // patch_frames) * (height // patch_height) * (width // patch_width)
-    inner_dim = config["num_attention_heads"] * config["attention_head_dim"]
     text_only = config["image_dim"] is None and sample.timestep.ndim == 1
     # The rules are verdicts in float32 and say nothing of another dtype.
     measured = sample.latents.dtype == torch.float32
-    return (
-        text_only
-        and measured
-        and rules.stacks(
-            rows=min(tokens, sample.prompt_embeds.shape[1]), widths=(inner_dim, config["ffn_dim"])
-        )
-    )
+    shapes = whole_shapes(transformer, tokens=tokens, text_tokens=sample.prompt_embeds.shape[1])
+    return text_only and measured and rules.stacks(shapes, len(samples))
 
 
 def stacked_forward(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ostinato.backend.reference.component import DTYPE, PRECISION
+from ostinato.backend.reference.component import DTYPE, PRECISION, ReferenceComponent
 from ostinato.card import Determinism, ModelSource
 from ostinato.tasks import ModelId
 
 
-def derive_reference(source: ModelSource, adapters: Mapping[str, str]) -> ModelSource:
-    """Derive `<model>-reference`, with an adapter's import string for every component.
+def derive_reference(
+    source: ModelSource, adapters: Mapping[str, type[ReferenceComponent]]
+) -> ModelSource:
+    """Derive `<model>-reference`, with an adapter for every component by name.
 
     The card records the served one as its parent. It promises the value and not the bytes: numpy's
     matrix products are free to add in another order on another run.
@@ -20,7 +22,8 @@ def derive_reference(source: ModelSource, adapters: Mapping[str, str]) -> ModelS
     variant = card.derive(
         model_id=ModelId(f"{card.model_id}-reference"),
         components=tuple(
-            dataclasses.replace(spec, adapter=adapters[spec.name]) for spec in card.components
+            dataclasses.replace(spec, adapter=_import_string(adapters[spec.name]))
+            for spec in card.components
         ),
         precision=PRECISION,
         recipe=dataclasses.replace(
@@ -36,3 +39,7 @@ def derive_reference(source: ModelSource, adapters: Mapping[str, str]) -> ModelS
         ),
     )
     return ModelSource(card=variant, folder=source.folder)
+
+
+def _import_string(adapter: type[ReferenceComponent]) -> str:
+    return f"{adapter.__module__}:{adapter.__qualname__}"

@@ -60,9 +60,9 @@ class Settings:
         return self._values.get(name) is not None
 
     def require(self, name: str, expected: object) -> None:
-        """Refuse what the reference does not compute: `name` absent where it must not be, or else.
+        """Refuse a setting whose value is not the only one that the reference computes.
 
-        A setting that is left out passes when None or False is expected.
+        One that is left out passes when None or False is expected.
         """
         value = self._values.get(name)
         if value != expected and not (value is None and expected is False):

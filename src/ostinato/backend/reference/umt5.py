@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.backend.checkpoint import TRANSFORMERS_STEM
 from ostinato.backend.reference.arrays import Affine, Array, Emit
 from ostinato.backend.reference.ops import (
     attention,
@@ -26,7 +27,6 @@ from ostinato.backend.reference.ops import (
 from ostinato.backend.reference.settings import Settings
 from ostinato.backend.reference.weights import WeightReader
 
-WEIGHTS_STEM = "model"
 # The word table under its two tied names.
 _SHARED, _TIED = "shared.weight", "encoder.embed_tokens.weight"
 
@@ -106,7 +106,7 @@ def read_umt5(folder: Path) -> UMT5Encoder:
     """Read an encoder folder; raises InvalidCheckpoint."""
     settings = Settings(folder)
     settings.require("feed_forward_proj", "gated-gelu")
-    reader = WeightReader(folder, WEIGHTS_STEM)
+    reader = WeightReader(folder, TRANSFORMERS_STEM)
     width, eps = settings.whole("d_model"), settings.number("layer_norm_epsilon")
     words = _SHARED if _SHARED in reader else _TIED
     encoder = UMT5Encoder(

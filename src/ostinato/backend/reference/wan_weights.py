@@ -7,11 +7,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from ostinato.backend.checkpoint import DIFFUSERS_STEM
 from ostinato.backend.reference.arrays import Affine, Array
 from ostinato.backend.reference.settings import Settings
 from ostinato.backend.reference.weights import WeightReader
 
-WEIGHTS_STEM = "diffusion_pytorch_model"
 # The library drops this tensor of published files as well.
 _IGNORED = r".*norm_added_q"
 
@@ -81,7 +81,7 @@ class WanWeights:
 def read_wan(folder: Path) -> tuple[WanSizes, WanWeights]:
     """Read a transformer folder; raises InvalidCheckpoint for what is no text-to-video Wan."""
     sizes = _read_sizes(Settings(folder))
-    reader = WeightReader(folder, WEIGHTS_STEM)
+    reader = WeightReader(folder, DIFFUSERS_STEM)
     weights = _read_weights(reader, sizes)
     reader.finish(_IGNORED)
     return sizes, weights

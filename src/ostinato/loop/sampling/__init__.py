@@ -2,6 +2,7 @@
 
 from ostinato.loop.sampling.library import LibrarySampler as LibrarySampler
 from ostinato.loop.sampling.library import LibraryScheduler as LibraryScheduler
+from ostinato.loop.sampling.library import MemoryValue as MemoryValue
 from ostinato.loop.sampling.library import SchedulerMemory as SchedulerMemory
 from ostinato.loop.sampling.sampler import Sampler as Sampler
 from ostinato.loop.sampling.schedules import Schedule as Schedule

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -105,12 +105,8 @@ class LibrarySampler:
     def start(self, schedule: Schedule, noise: NoiseStream, block: int) -> SchedulerMemory:
         """Return the memory of a scheduler that is set to the first of these steps."""
         del noise, block
-        scheduler = self._instance(schedule.flow_shift)
-        scheduler.set_timesteps(schedule.num_steps, device="cpu")
-        scheduler.set_begin_index(0)
-        return SchedulerMemory(
-            attributes=_take_out(scheduler), step=0, flow_shift=schedule.flow_shift
-        )
+        attributes = self._begun(schedule)
+        return SchedulerMemory(attributes=attributes, step=0, flow_shift=schedule.flow_shift)
 
     def step(
         self,
@@ -120,18 +116,29 @@ class LibrarySampler:
         sigma_next: float,
         memory: SchedulerMemory,
     ) -> tuple[torch.Tensor, SchedulerMemory]:
-        """Step as the library does; sigma and sigma_next are already in the memory."""
+        """Step x [B, ...]; sigma and sigma_next are already in the memory. Pure."""
         del sigma, sigma_next
+        moved, attributes = self._moved(x, prediction, memory)
+        return moved, replace(memory, attributes=attributes, step=memory.step + 1)
+
+    def _begun(self, schedule: Schedule) -> Mapping[str, MemoryValue]:
+        """Return what is remembered before the first step."""
+        scheduler = self._instance(schedule.flow_shift)
+        scheduler.set_timesteps(schedule.num_steps, device="cpu")
+        scheduler.set_begin_index(0)
+        return _take_out(scheduler)
+
+    def _moved(
+        self, x: torch.Tensor, prediction: torch.Tensor, memory: SchedulerMemory
+    ) -> tuple[torch.Tensor, Mapping[str, MemoryValue]]:
+        """Return x after the step, and what is then remembered."""
         # A shallow copy, not from_config, which costs as much as a step: every attribute is
         # replaced by the request's own, and steps read no shift from the configuration.
         scheduler = copy.copy(self._template)
         _put_back(scheduler, memory.attributes)
         timestep = scheduler.timesteps[memory.step]
         moved = scheduler.step(prediction, timestep, x, return_dict=False)[0]
-        following = SchedulerMemory(
-            attributes=_take_out(scheduler), step=memory.step + 1, flow_shift=memory.flow_shift
-        )
-        return moved, following
+        return moved, _take_out(scheduler)
 
     def _instance(self, flow_shift: float | None) -> LibraryScheduler:
         if flow_shift is None or self._shift_name is None:

@@ -89,20 +89,20 @@ def builtin_card(
         model_id=model_id,
         family="builtin",
         components=(
-            _component("text_encoder", "BuiltinTextEncoder", "UMT5EncoderModel", ("encode",)),
+            _component(TEXT_ENCODER, "BuiltinTextEncoder", "UMT5EncoderModel", ("encode",)),
             _component(
-                "transformer",
+                TRANSFORMER,
                 "BuiltinTransformer",
                 "WanTransformer3DModel",
                 ("encode_text", "predict", "store"),
             ),
-            _component("codec", "BuiltinCodec", "PatchCodec", ("decode",)),
+            _component(CODEC, "BuiltinCodec", "PatchCodec", ("decode",)),
         ),
         loops=(
             LoopSpec(
                 name="rollout",
                 loop="ostinato.loop.chunks.rollout:ChunkRollout",
-                binds={"denoiser": "transformer", "latents": "codec"},
+                binds={"denoiser": TRANSFORMER, "latents": CODEC},
                 options={
                     "frames_per_block": CHUNK_LATENT_FRAMES,
                     "window_blocks": WINDOW_CHUNKS,
@@ -216,10 +216,10 @@ def _require_listed(folder: Path, files: tuple[FileDigest, ...]) -> None:
 def _verify(folder: Path, file: FileDigest) -> None:
     path = folder / file.path
     if not path.is_file():
-        raise InvalidCheckpoint(f"{path} is missing; install the package again")
+        raise InvalidCheckpoint(f"{path} is missing; install the package or export again")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != file.sha256:
         raise InvalidCheckpoint(
             f"{path} has sha256 {found}, but {PROVENANCE} says {file.sha256}; the file changed "
-            "after it was exported: install the package again"
+            "after it was exported: install the package or export again"
         )

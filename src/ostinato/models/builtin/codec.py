@@ -26,7 +26,8 @@ from ostinato.backend.checkpoint import read_config
 from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
 
-CODEC_WEIGHTS = "model.safetensors"
+CODEC_STEM = "model"
+CODEC_WEIGHTS = f"{CODEC_STEM}.safetensors"
 CODEC_CONFIG = "config.json"
 # Sizes above this are no codec's; a wrong digit must not ask for all of the memory.
 _MAX_SIZE = 4096
@@ -56,6 +57,7 @@ class PatchCodec(nn.Module):
     decode_weight: Tensor
 
     def __init__(self, config: CodecConfig | None = None) -> None:
+        """Draw the residual's layers from torch's generator; zeros until the projection is fit."""
         super().__init__()
         self.config = config or CodecConfig()
         channels, values = self.config.latent_channels, self.config.patch_values

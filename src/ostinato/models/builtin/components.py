@@ -12,30 +12,32 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
-from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
+from transformers import PreTrainedTokenizerFast
 
 from ostinato.backend.batch_rules import BatchRules
-from ostinato.backend.estimate import WanWork, encode_work, linear, shape_of, total
+from ostinato.backend.checkpoint import DIFFUSERS_STEM
+from ostinato.backend.estimate import WanWork, linear, shape_of, total
 from ostinato.backend.estimate_conv import ConvWork
 from ostinato.backend.finite import require_finite
 from ostinato.backend.nets.causal_wan import EXACT_ROWS, CausalWan
 from ostinato.backend.nets.kv import ContextKV, LayerKV, Segment, TextKV
-from ostinato.backend.taps import Tap, module_taps, text_encoder_taps
+from ostinato.backend.nets.umt5 import UMT5TextEncoder
+from ostinato.backend.nets.wan_shapes import row_shapes
+from ostinato.backend.operations import Inputs, Operations
+from ostinato.backend.taps import Tap, TapPoint, module_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
-from ostinato.errors import InvalidCard, InvalidPlan
+from ostinato.errors import InvalidCard
 from ostinato.loop.facts import (
     DenoiserFacts,
     LatentFacts,
     decode_bytes_per_pixel,
     forward_bytes_per_token,
 )
-from ostinato.models.builtin.codec import PatchCodec, load_codec, read_codec_config
+from ostinato.models.builtin.codec import CODEC_STEM, PatchCodec, load_codec, read_codec_config
 from ostinato.models.builtin.layout import (
     TOKENIZER,
     load_text_encoder,
@@ -46,81 +48,43 @@ from ostinato.models.builtin.prompt_words import unknown_words_advice
 from ostinato.models.builtin.text import MAX_PROMPT_TOKENS, encode_prompts, load_tokenizer
 from ostinato.work import CacheRef, OpWork
 
-Op = Callable[..., Mapping[str, object]]
-Inputs = Mapping[str, Any]
-"""Inputs of one call by name; each op states what it takes."""
 _CLEAN = torch.zeros((), dtype=torch.float32)  # the timestep of a finished block
 
 
-class _Ops:
-    """A table of operations by name."""
+class BuiltinTextEncoder(UMT5TextEncoder[PreTrainedTokenizerFast]):
+    """Op `encode`: a prompt to embeddings, and advice on words that it does not know."""
 
-    def __init__(self, ops: Mapping[str, Op]) -> None:
-        self._ops = MappingProxyType(dict(ops))
-
-    def op(self, name: str) -> Op:
-        """Return an operation; raises InvalidPlan with the valid names."""
-        if name not in self._ops:
-            raise InvalidPlan(f"no op {name!r}; valid: {sorted(self._ops)}")
-        return self._ops[name]
-
-
-class BuiltinTextEncoder(_Ops):
-    """Op `encode`: a prompt to embeddings [1, L, D], and advice on words it does not know."""
-
-    def __init__(self, text_encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Take the live objects; weights aligned."""
-        super().__init__({"encode": self.encode})
-        self.tokenizer = tokenizer
-        self.text_encoder = self.module = text_encoder
-        self._work = encode_work(text_encoder, MAX_PROMPT_TOKENS)
+    PROMPT_TOKENS = MAX_PROMPT_TOKENS
 
     @classmethod
-    def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
-        """Nothing plans by the text encoder."""
-        del folder, spec
-        return None
-
-    @classmethod
-    def load(
-        cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
-    ) -> BuiltinTextEncoder:
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load the encoder and the sibling tokenizer; raises InvalidCard unless in float32."""
         _require_float32(spec, precision)
         tokenizer = load_tokenizer(folder / TOKENIZER)
         return cls(load_text_encoder(folder / spec.subfolder), tokenizer)
 
-    def observe(self, tap: Tap) -> AbstractContextManager[None]:
-        """Look into the encoder; see `ostinato.loop.observe`."""
-        return module_taps(self.text_encoder, text_encoder_taps(self.text_encoder), tap)
-
-    def estimate(self, op: str, inputs: Inputs) -> OpWork:
-        """Estimate a call: every prompt is padded to one length; see `ostinato.loop.cost`."""
-        self.op(op)  # raises for one that is not there
-        return self._work
-
     def encode(self, text: str) -> Mapping[str, object]:
-        """Encode one prompt; the empty prompt is the unconditional branch."""
-        prompt_embeds = encode_prompts(self.tokenizer, self.text_encoder, [text])
+        """Return prompt_embeds [1,L,D], zero at the padding; notes on unknown words.
+
+        The empty prompt is the unconditional branch.
+        """
+        prompt_embeds = encode_prompts(self.tokenizer, self.module, [text])
         return {
             "prompt_embeds": prompt_embeds,
             "notes": unknown_words_advice(self.tokenizer, text),
         }
 
 
-class BuiltinTransformer(_Ops):
+class BuiltinTransformer(Operations):
     """The causal denoiser: ops `encode_text`, `predict`, `store`."""
+
+    OPS = ("encode_text", "predict", "store")
+    STEM = DIFFUSERS_STEM
 
     def __init__(self, transformer: WanTransformer3DModel) -> None:
         """Drive the library's live transformer causally; weights aligned."""
-        super().__init__(
-            {"encode_text": self.encode_text, "predict": self.predict, "store": self.store}
-        )
         self.module = transformer
         self.network = CausalWan(transformer)
-        # Elements per row of the activations: SiLU of the time embedding, GELU of the layers.
-        geometry = self.network.geometry
-        self._widths = (geometry.num_heads * geometry.head_dim, int(transformer.config["ffn_dim"]))
         self._work = WanWork.of(transformer)
 
     @property
@@ -139,8 +103,8 @@ class BuiltinTransformer(_Ops):
         def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
             _, _, frames, height, width = items[0]["latents"].shape
             rows = frames * geometry.rows(height) * geometry.columns(width)
-            # The time embedding is padded to EXACT_ROWS: more than that no batch can make good.
-            if rules.linear_rows > EXACT_ROWS or not rules.stacks(rows=rows, widths=self._widths):
+            shapes = row_shapes(self.module, tokens=rows, time_rows=EXACT_ROWS)
+            if not rules.stacks(shapes, sum(len(i["text_kv"][0].key) for i in items)):
                 return None
             return self._stacked(name, items)
 
@@ -208,9 +172,7 @@ class BuiltinTransformer(_Ops):
         )
 
     @classmethod
-    def load(
-        cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
-    ) -> BuiltinTransformer:
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load the network; raises InvalidCard unless in float32."""
         _require_float32(spec, precision)
         return cls(load_transformer(folder / spec.subfolder))
@@ -249,14 +211,16 @@ class BuiltinTransformer(_Ops):
         return {"layers": layers}
 
 
-class BuiltinCodec(_Ops):
+class BuiltinCodec(Operations):
     """Op `decode`: latents to frames, each latent frame alone."""
+
+    OPS = ("decode",)
+    STEM = CODEC_STEM
 
     def __init__(self, codec: PatchCodec) -> None:
         """Take a loaded codec."""
-        super().__init__({"decode": self.decode})
-        self.codec = self.module = codec
-        self._tap: Tap = _ignore
+        self.module = codec
+        self._tap = TapPoint()
         self._convs = ConvWork.of(codec)
 
     @classmethod
@@ -274,7 +238,7 @@ class BuiltinCodec(_Ops):
         )
 
     @classmethod
-    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> BuiltinCodec:
+    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load the codec; raises InvalidCard unless in float32."""
         _require_float32(spec, precision)
         return cls(load_codec(folder / spec.subfolder))
@@ -282,20 +246,16 @@ class BuiltinCodec(_Ops):
     @contextmanager
     def observe(self, tap: Tap) -> Generator[None, None, None]:
         """Look into the decoder, then at the pixels before they become whole levels."""
-        convs = [f"convs.{index}" for index in range(len(self.codec.convs))]
-        with module_taps(self.codec, ("conv_in", *convs, "proj_out"), tap):
-            self._tap = tap
-            try:
-                yield
-            finally:
-                self._tap = _ignore
+        names = ("conv_in", *(f"convs.{i}" for i in range(len(self.module.convs))), "proj_out")
+        with module_taps(self.module, names, tap), self._tap.observe(tap):
+            yield
 
     def estimate(self, op: str, inputs: Inputs) -> OpWork:
         """Estimate a call from its shapes; see `ostinato.loop.cost`."""
         self.op(op)
         _, channels, *sizes = shape_of(inputs["latents"]) or (0, 0, 0)
         positions = torch.Size(sizes).numel()
-        projected = linear(positions, channels, self.codec.config.patch_values)
+        projected = linear(positions, channels, self.module.config.patch_values)
         return total((self._convs.over(positions), OpWork(flops=projected)))
 
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
@@ -303,16 +263,10 @@ class BuiltinCodec(_Ops):
 
         Raises NonFinite when a pixel is NaN.
         """
-        frames_BCFHW = require_finite(self.codec.decode(latents), "frames")
+        frames_BCFHW = require_finite(self.module.decode(latents), "frames")
         self._tap("pixels", frames_BCFHW)
         scaled = ((frames_BCFHW[0] + 1.0) * 127.5).round().clamp(0, 255)
-        frames: np.ndarray = scaled.to(torch.uint8).permute(1, 2, 3, 0).contiguous().numpy()
-        return {"frames": frames}
-
-
-def _ignore(name: str, value: torch.Tensor) -> None:
-    """Nobody looks."""
-    del name, value
+        return {"frames": scaled.to(torch.uint8).permute(1, 2, 3, 0).contiguous().numpy()}
 
 
 class _BranchInputs(NamedTuple):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
 from ostinato.backend.alignment import align_parameters
-from ostinato.backend.checkpoint import read_config
+from ostinato.backend.checkpoint import DIFFUSERS_STEM, TRANSFORMERS_STEM, read_config
 from ostinato.backend.declared import config_faults
 from ostinato.backend.loading import loading
 from ostinato.errors import InvalidCheckpoint
@@ -34,8 +34,8 @@ from ostinato.models.builtin.codec import (
 from ostinato.models.builtin.text import load_tokenizer
 
 TRANSFORMER, TEXT_ENCODER, TOKENIZER, CODEC = "transformer", "text_encoder", "tokenizer", "codec"
-TRANSFORMER_WEIGHTS = "diffusion_pytorch_model.safetensors"
-TEXT_ENCODER_WEIGHTS = "model.safetensors"
+TRANSFORMER_WEIGHTS = f"{DIFFUSERS_STEM}.safetensors"
+TEXT_ENCODER_WEIGHTS = f"{TRANSFORMERS_STEM}.safetensors"
 _TIED = "encoder.embed_tokens.weight"  # the same tensor as shared.weight; stored once
 PROVENANCE = "provenance.json"
 MODEL_INDEX, PIPELINE = "model_index.json", "OstinatoBuiltin"

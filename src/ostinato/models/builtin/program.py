@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ostinato.models.builtin.layout import CODEC, TEXT_ENCODER
 from ostinato.program import ComponentNode, LoopNode, Program
 from ostinato.tasks import OutputName
 from ostinato.work import WorkUnitKind
@@ -22,7 +23,7 @@ def text_to_video() -> Program:
             ),
             ComponentNode(
                 name="decode",
-                component="codec",
+                component=CODEC,
                 op="decode",
                 kind=WorkUnitKind.VAE_TILE,
                 inputs={"latents": "latents"},
@@ -37,7 +38,7 @@ def text_to_video() -> Program:
 def _encode(name: str, reads: str, writes: str) -> ComponentNode:
     return ComponentNode(
         name=name,
-        component="text_encoder",
+        component=TEXT_ENCODER,
         op="encode",
         kind=WorkUnitKind.ENCODER_CHUNK,
         inputs={"text": reads},

@@ -11,29 +11,22 @@ request fixes before the first step, the initial noise and the sigmas, stays in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from ostinato.backend.nets.causal_wan import EXACT_ROWS
 from ostinato.backend.nets.kv import ContextKV, LayerKV, TextKV
+from ostinato.backend.reference.adapters import ReferenceDenoiser, ReferenceUMT5
 from ostinato.backend.reference.arrays import Array, KeyValue
-from ostinato.backend.reference.component import (
-    ReferenceComponent,
-    require_reference,
-    to_array,
-    to_tensor,
-)
+from ostinato.backend.reference.component import ReferenceComponent, to_array, to_tensor
 from ostinato.backend.reference.derive import derive_reference
-from ostinato.backend.reference.umt5 import UMT5Encoder, read_umt5
-from ostinato.backend.reference.wan import OwnKV, ReferenceWan
-from ostinato.backend.reference.wan_weights import read_wan
-from ostinato.card import ComponentSpec, ModelSource, PrecisionSpec
-from ostinato.loop.facts import DenoiserFacts, LatentFacts
+from ostinato.backend.reference.umt5 import read_umt5
+from ostinato.backend.reference.wan import OwnKV
+from ostinato.card import ComponentSpec, ModelSource
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.builtin.components import BuiltinCodec, BuiltinTransformer
 from ostinato.models.builtin.layout import CODEC, TEXT_ENCODER, TOKENIZER, TRANSFORMER
@@ -41,46 +34,16 @@ from ostinato.models.builtin.prompt_words import unknown_words_advice
 from ostinato.models.builtin.reference_codec import ReferenceDecoder, read_decoder
 from ostinato.models.builtin.text import load_tokenizer, tokenize
 
-_ADAPTERS: Mapping[str, str] = MappingProxyType(
-    {
-        TEXT_ENCODER: f"{__name__}:ReferenceTextEncoder",
-        TRANSFORMER: f"{__name__}:ReferenceTransformer",
-        CODEC: f"{__name__}:ReferenceCodec",
-    }
-)
 
-
-class ReferenceTextEncoder(ReferenceComponent):
+class ReferenceTextEncoder(ReferenceUMT5):
     """Op `encode`: a prompt to embeddings, as `BuiltinTextEncoder`."""
 
-    def __init__(self, encoder: UMT5Encoder, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Take the weights and the tokenizer, which computes nothing that could be rounded."""
-        super().__init__({"encode": self.encode})
-        self._encoder = encoder
-        self._tokenizer = tokenizer
-
     @classmethod
-    def read_facts(cls, folder: Path, spec: ComponentSpec) -> object:
-        """Nothing plans by the text encoder."""
-        del folder, spec
-        return None
-
-    @classmethod
-    def load(
-        cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
-    ) -> ReferenceTextEncoder:
-        """Read the encoder and the sibling tokenizer; raises InvalidCard unless in float64."""
-        require_reference(spec, precision)
-        return cls(read_umt5(folder / spec.subfolder), load_tokenizer(folder / TOKENIZER))
-
-    def encode(self, text: str) -> Mapping[str, object]:
-        """Encode one prompt to float64 [1,L,D], zero at the padding."""
-        ids_BL, mask_BL = (tokens.numpy() for tokens in tokenize(self._tokenizer, [text]))
-        hidden_BLD = self._encoder.encode(ids_BL, mask_BL, self.emit)
-        return {
-            "prompt_embeds": to_tensor(hidden_BLD * mask_BL[:, :, None]),
-            "notes": unknown_words_advice(self._tokenizer, text),
-        }
+    def read(cls, folder: Path, spec: ComponentSpec) -> Self:
+        """Read the encoder and the sibling tokenizer; raises InvalidCheckpoint."""
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        encoder = read_umt5(folder / spec.subfolder)
+        return cls(encoder, partial(tokenize, tokenizer), partial(unknown_words_advice, tokenizer))
 
 
 class _Block(NamedTuple):
@@ -91,33 +54,16 @@ class _Block(NamedTuple):
     positions: Array
 
 
-class ReferenceTransformer(ReferenceComponent):
+class ReferenceTransformer(ReferenceDenoiser):
     """The causal denoiser: ops `encode_text`, `predict`, `store`, as `BuiltinTransformer`."""
 
-    def __init__(self, network: ReferenceWan) -> None:
-        """Take the network."""
-        super().__init__(
-            {"encode_text": self.encode_text, "predict": self.predict, "store": self.store}
-        )
-        self._network = network
-
-    @classmethod
-    def read_facts(cls, folder: Path, spec: ComponentSpec) -> DenoiserFacts:
-        """Read the channels and the patch size."""
-        return BuiltinTransformer.read_facts(folder, spec)
-
-    @classmethod
-    def load(
-        cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec
-    ) -> ReferenceTransformer:
-        """Read the network; raises InvalidCard unless in float64."""
-        require_reference(spec, precision)
-        return cls(ReferenceWan(*read_wan(folder / spec.subfolder)))
+    OPS = ("encode_text", "predict", "store")
+    read_facts = staticmethod(BuiltinTransformer.read_facts)
 
     def encode_text(self, prompt_embeds: tuple[torch.Tensor, ...]) -> Mapping[str, object]:
         """Compute every layer's cross-attention K/V of all branches, once per request."""
         stacked = np.concatenate([to_array(embeds) for embeds in prompt_embeds])
-        layers = self._network.encode_text(stacked, self.emit)
+        layers = self.network.encode_text(stacked, self.emit)
         return {"text_kv": tuple(TextKV(*map(to_tensor, layer)) for layer in layers)}
 
     def predict(
@@ -133,7 +79,7 @@ class ReferenceTransformer(ReferenceComponent):
         temb_RD, hidden_BLD, _ = self._run(block, text_kv, context)
         temb_BTD = temb_RD.reshape(*block.timesteps.shape, -1)
         height, width = latents.shape[-2:]
-        velocity = self._network.head(hidden_BLD, temb_BTD, height, width, self.emit)
+        velocity = self.network.head(hidden_BLD, temb_BTD, height, width, self.emit)
         return {"prediction": to_tensor(velocity)}
 
     def store(
@@ -158,7 +104,7 @@ class ReferenceTransformer(ReferenceComponent):
         Values are emitted as the served network computes them: a sample at a time through the patch
         embedding, timesteps padded to `EXACT_ROWS`. Neither changes a value here.
         """
-        network, num_rows = self._network, block.timesteps.size
+        network, num_rows = self.network, block.timesteps.size
         samples = [network.embed_patches(sample[None], self.emit) for sample in block.latents]
         padding = np.zeros(max(0, EXACT_ROWS - num_rows))
         rows = np.concatenate((block.timesteps.ravel(), padding))
@@ -182,20 +128,17 @@ class ReferenceTransformer(ReferenceComponent):
 class ReferenceCodec(ReferenceComponent):
     """Op `decode`: latents to frames, as `BuiltinCodec`."""
 
+    OPS = ("decode",)
+    read_facts = staticmethod(BuiltinCodec.read_facts)
+
     def __init__(self, decoder: ReferenceDecoder) -> None:
         """Take the decoder."""
-        super().__init__({"decode": self.decode})
+        super().__init__()
         self._decoder = decoder
 
     @classmethod
-    def read_facts(cls, folder: Path, spec: ComponentSpec) -> LatentFacts:
-        """Read the strides."""
-        return BuiltinCodec.read_facts(folder, spec)
-
-    @classmethod
-    def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> ReferenceCodec:
-        """Read the decoder; raises InvalidCard unless in float64."""
-        require_reference(spec, precision)
+    def read(cls, folder: Path, spec: ComponentSpec) -> Self:
+        """Read the decoder; raises InvalidCheckpoint."""
         return cls(read_decoder(folder / spec.subfolder))
 
     def decode(self, latents: torch.Tensor) -> Mapping[str, object]:
@@ -228,4 +171,9 @@ def open_reference(folder: Path) -> ModelSource:
 
 def reference_of(source: ModelSource) -> ModelSource:
     """Derive the float64 reference of a built-in model: the same files, other components."""
-    return derive_reference(source, _ADAPTERS)
+    adapters: Mapping[str, type[ReferenceComponent]] = {
+        TEXT_ENCODER: ReferenceTextEncoder,
+        TRANSFORMER: ReferenceTransformer,
+        CODEC: ReferenceCodec,
+    }
+    return derive_reference(source, adapters)

@@ -14,8 +14,8 @@ from ostinato.backend.reference.convolution import conv2d
 from ostinato.backend.reference.ops import linear, silu
 from ostinato.backend.reference.settings import Settings
 from ostinato.backend.reference.weights import WeightReader
+from ostinato.models.builtin.codec import CODEC_STEM
 
-_STEM = "model"
 _KERNEL = (3, 3)
 # What only encoding reads.
 _ENCODER = "encode_weight"
@@ -57,7 +57,7 @@ class ReferenceDecoder:
 
 def read_decoder(folder: Path) -> ReferenceDecoder:
     """Read a codec folder; raises InvalidCheckpoint."""
-    settings, reader = Settings(folder), WeightReader(folder, _STEM)
+    settings, reader = Settings(folder), WeightReader(folder, CODEC_STEM)
     channels, hidden = settings.whole("latent_channels"), settings.whole("hidden_channels")
     frames, patch = settings.whole("frames_per_latent"), settings.whole("patch_size")
     values = frames * patch**2 * 3

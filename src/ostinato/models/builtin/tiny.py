@@ -1,6 +1,7 @@
 """Writes a small built-in model folder with seeded random weights, in the shipped layout.
 
-Random weights say nothing of quality and everything of plumbing: a folder for gates and tests.
+Random weights say nothing of quality and everything of plumbing: a folder for gates and tests. Its
+weights have the same bits wherever it is written, so that its goldens can be kept.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
 from ostinato.backend.loading import loading
+from ostinato.backend.seeded import fill, uniform
 from ostinato.models.builtin.architecture import (
     BuiltinArchitecture,
     build_text_encoder,
@@ -31,13 +33,16 @@ def write_tiny_builtin(folder: Path, seed: int = 0) -> Path:
     with loading():
         torch.manual_seed(seed)
         codec = PatchCodec(arch.codec)
-        codec.fit_linear(torch.randn(4096, arch.codec.patch_values) * 0.2)
+        codec.fit_linear(uniform((4096, arch.codec.patch_values), f"{seed}/patches") * 0.25)
         modules = BuiltinModules(
             transformer=_randomised(build_transformer(arch)),
             text_encoder=build_text_encoder(arch, len(tokenizer)).eval(),
             tokenizer=tokenizer,
             codec=codec.eval(),
         )
+    fill(modules.transformer, f"{seed}/transformer")
+    fill(modules.text_encoder, f"{seed}/text_encoder")
+    fill(modules.codec, f"{seed}/codec")
     save_modules(modules, folder, torch.float16)
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != PROVENANCE)
     digests = {

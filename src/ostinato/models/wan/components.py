@@ -10,52 +10,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self
 
 import numpy as np
 import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan, WanCausalConv3d
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
-from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from diffusers.video_processor import VideoProcessor
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
 from ostinato.backend.batch_rules import BatchRules
-from ostinato.backend.estimate import WanWork, encode_work, shape_of
+from ostinato.backend.checkpoint import DIFFUSERS_STEM
+from ostinato.backend.estimate import WanWork, shape_of
 from ostinato.backend.estimate_conv import WanVaeWork
 from ostinato.backend.finite import require_finite
+from ostinato.backend.nets.umt5 import UMT5TextEncoder
 from ostinato.backend.nets.wan_stack import WanSample, can_stack, stacked_forward
-from ostinato.backend.taps import Tap, module_taps, text_encoder_taps, wan_transformer_taps
+from ostinato.backend.operations import Inputs, Operations
+from ostinato.backend.taps import Tap, module_taps, wan_transformer_taps
 from ostinato.card import ComponentSpec, PrecisionSpec
-from ostinato.errors import InvalidPlan
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
 from ostinato.loop.sampling import LibrarySampler
 from ostinato.models.wan.configs import denoiser_facts, latent_facts, read_sampler
 from ostinato.models.wan.layout import TOKENIZER
 from ostinato.models.wan.loading import load_module, load_tokenizer
+from ostinato.models.wan.text import MAX_PROMPT_TOKENS, cut_prompt_advice, tokenize
 from ostinato.work import OpWork
 
-Op = Callable[..., Mapping[str, object]]
-Inputs = Mapping[str, Any]
-"""Inputs of one call by name; each op states what it takes."""
 
-# WanPipeline's max_sequence_length: the prompt length that the published weights were made for.
-MAX_PROMPT_TOKENS = 512
+class WanTextEncoder(UMT5TextEncoder[PreTrainedTokenizerBase]):
+    """UMT5 with the tokenizer that its vocabulary belongs to. Op `encode`."""
 
-
-class WanTextEncoder:
-    """UMT5 with the tokenizer that its vocabulary belongs to. Ops: `encode`."""
-
-    def __init__(self, encoder: UMT5EncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Take the live objects; weights aligned."""
-        self.module = encoder
-        self.tokenizer = tokenizer
-        self._work = encode_work(encoder, MAX_PROMPT_TOKENS)
-
-    @classmethod
-    def read_facts(cls, folder: Path, spec: ComponentSpec) -> None:
-        """No loop plans by the text encoder."""
+    PROMPT_TOKENS = MAX_PROMPT_TOKENS
 
     @classmethod
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
@@ -63,53 +50,24 @@ class WanTextEncoder:
         encoder = load_module(UMT5EncoderModel, folder / spec.subfolder, precision.weights)
         return cls(encoder, load_tokenizer(folder / TOKENIZER))
 
-    def op(self, name: str) -> Op:
-        """Return an operation by name; raises InvalidPlan."""
-        return _op({"encode": self.encode}, name, self)
-
-    def estimate(self, op: str, inputs: Inputs) -> OpWork:
-        """Estimate a call: every prompt is padded to one length; see `ostinato.loop.cost`."""
-        self.op(op)  # raises for one that is not there
-        return self._work
-
-    def observe(self, tap: Tap) -> AbstractContextManager[None]:
-        """Look into the encoder; see `ostinato.loop.observe`."""
-        return module_taps(self.module, text_encoder_taps(self.module), tap)
-
     def encode(self, text: str) -> dict[str, object]:
         """Return prompt_embeds [1,512,D], zero beyond the prompt; notes when it was cut."""
-        prompt = prompt_clean(text)
-        tokens = self.tokenizer(
-            [prompt],
-            padding="max_length",
-            max_length=MAX_PROMPT_TOKENS,
-            truncation=True,
-            add_special_tokens=True,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        ids_BL = cast("torch.Tensor", tokens["input_ids"])
-        mask_BL = cast("torch.Tensor", tokens["attention_mask"])
+        ids_BL, mask_BL = tokenize(self.tokenizer, [text])
         hidden_states = self.module(ids_BL, mask_BL).last_hidden_state.to(self.module.dtype)
         length = int(mask_BL.gt(0).sum())
         prompt_embeds_BLD = torch.zeros_like(hidden_states)
         prompt_embeds_BLD[:, :length] = hidden_states[:, :length]
-        notes = self._notes(prompt) if length == MAX_PROMPT_TOKENS else ()
+        # Counting again costs as much as tokenizing, and only a full prompt can have been cut.
+        cut = length == MAX_PROMPT_TOKENS
+        notes = cut_prompt_advice(self.tokenizer, text) if cut else ()
         return {"prompt_embeds": prompt_embeds_BLD, "notes": notes}
 
-    def _notes(self, prompt: str) -> tuple[str, ...]:
-        return cut_prompt_advice(len(self.tokenizer(prompt, verbose=False)["input_ids"]))
 
+class WanTransformer(Operations):
+    """The denoiser. Op `predict`."""
 
-def cut_prompt_advice(num_tokens: int) -> tuple[str, ...]:
-    """Return one sentence when a prompt of this many tokens is cut, none otherwise."""
-    if num_tokens <= MAX_PROMPT_TOKENS:
-        return ()
-    return (f"a prompt has {num_tokens} tokens; the first {MAX_PROMPT_TOKENS} are used",)
-
-
-class WanTransformer:
-    """The denoiser. Ops: `predict`."""
+    OPS = ("predict",)
+    STEM = DIFFUSERS_STEM
 
     def __init__(self, module: WanTransformer3DModel) -> None:
         """Take the live module; weights aligned."""
@@ -125,10 +83,6 @@ class WanTransformer:
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load in the card's precision; the library keeps norms and tables in float32."""
         return cls(load_module(WanTransformer3DModel, folder / spec.subfolder, precision.weights))
-
-    def op(self, name: str) -> Op:
-        """Return an operation by name; raises InvalidPlan."""
-        return _op({"predict": self.predict}, name, self)
 
     def estimate(self, op: str, inputs: Inputs) -> OpWork:
         """Estimate a call from its shapes; see `ostinato.loop.cost`."""
@@ -150,7 +104,7 @@ class WanTransformer:
 
         def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
             samples = [self._sample(**inputs) for inputs in items]
-            if not can_stack(self.module, samples[0], rules):
+            if not can_stack(self.module, samples, rules):
                 return None
             return [{"prediction": v} for v in stacked_forward(self.module, samples)]
 
@@ -186,8 +140,11 @@ class WanTransformer:
         )
 
 
-class WanVae:
-    """The codec's decoder side. Ops: `decode`."""
+class WanVae(Operations):
+    """The codec's decoder side. Op `decode`."""
+
+    OPS = ("decode",)
+    STEM = DIFFUSERS_STEM
 
     def __init__(self, module: AutoencoderKLWan) -> None:
         """Take the live module; weights aligned."""
@@ -207,10 +164,6 @@ class WanVae:
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """Load in float32 whatever the card's precision, as the publisher serves it."""
         return cls(load_module(AutoencoderKLWan, folder / spec.subfolder, "float32"))
-
-    def op(self, name: str) -> Op:
-        """Return an operation by name; raises InvalidPlan."""
-        return _op({"decode": self.decode}, name, self)
 
     def estimate(self, op: str, inputs: Inputs) -> OpWork:
         """Estimate a call from its shapes; see `ostinato.loop.cost`."""
@@ -266,7 +219,7 @@ class WanVae:
         return require_finite(torch.cat(frames, 2), "frames").clamp(min=-1.0, max=1.0)
 
 
-class WanScheduler:
+class WanScheduler(Operations):
     """The sampler's configuration; facts only, since each request steps an instance of its own."""
 
     @classmethod
@@ -278,13 +231,3 @@ class WanScheduler:
     def load(cls, folder: Path, spec: ComponentSpec, precision: PrecisionSpec) -> Self:
         """There are no weights."""
         return cls()
-
-    def op(self, name: str) -> Op:
-        """Refuse: raises InvalidPlan."""
-        return _op({}, name, self)
-
-
-def _op(ops: Mapping[str, Op], name: str, component: object) -> Op:
-    if name not in ops:
-        raise InvalidPlan(f"{type(component).__name__} has no op {name!r}; valid: {sorted(ops)}")
-    return ops[name]

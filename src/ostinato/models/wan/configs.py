@@ -35,17 +35,13 @@ from ostinato.loop.sampling import LibrarySampler, LibraryScheduler
 
 TRANSFORMER_CLASS, TEXT_ENCODER_CLASS = "WanTransformer3DModel", "UMT5EncoderModel"
 VAE_CLASS = "AutoencoderKLWan"
+UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 
 # Enough for a middle step; a schedule costs microseconds.
 _TRIED_STEPS = 4
 
 SCHEDULERS: Mapping[str, type[UniPCMultistepScheduler | FlowMatchEulerDiscreteScheduler]] = (
-    MappingProxyType(
-        {
-            "UniPCMultistepScheduler": UniPCMultistepScheduler,
-            "FlowMatchEulerDiscreteScheduler": FlowMatchEulerDiscreteScheduler,
-        }
-    )
+    MappingProxyType({UNIPC: UniPCMultistepScheduler, EULER: FlowMatchEulerDiscreteScheduler})
 )
 
 

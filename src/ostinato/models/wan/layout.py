@@ -18,13 +18,21 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import nn
 from transformers import UMT5EncoderModel
 
-from ostinato.backend.checkpoint import read_config, read_headers, require_tensors
+from ostinato.backend.checkpoint import (
+    DIFFUSERS_STEM,
+    TRANSFORMERS_STEM,
+    read_config,
+    read_headers,
+    require_tensors,
+)
 from ostinato.errors import InvalidCheckpoint
 from ostinato.loop.facts import DenoiserFacts, LatentFacts
 from ostinato.models.wan.configs import (
+    EULER,
     SCHEDULERS,
     TEXT_ENCODER_CLASS,
     TRANSFORMER_CLASS,
+    UNIPC,
     VAE_CLASS,
     declare_text_encoder,
     declare_transformer,
@@ -38,9 +46,7 @@ TRANSFORMER, TEXT_ENCODER, TOKENIZER = "transformer", "text_encoder", "tokenizer
 VAE, SCHEDULER = "vae", "scheduler"
 PIPELINE = "WanPipeline"
 
-SAMPLER_NAMES: Mapping[str, str] = MappingProxyType(
-    {"UniPCMultistepScheduler": "unipc", "FlowMatchEulerDiscreteScheduler": "flow_match_euler"}
-)
+SAMPLER_NAMES: Mapping[str, str] = MappingProxyType({UNIPC: "unipc", EULER: "flow_match_euler"})
 _CLASSES: Mapping[str, str] = MappingProxyType(
     {
         TRANSFORMER: TRANSFORMER_CLASS,
@@ -78,9 +84,9 @@ def inspect_folder(folder: Path) -> WanFacts:
     vae = declare_vae(folder / VAE)
     text_encoder = declare_text_encoder(folder / TEXT_ENCODER)
     _require_fitting(folder, transformer, vae, text_encoder)
-    _require_weights(folder / TRANSFORMER, "diffusion_pytorch_model", transformer)
-    _require_weights(folder / VAE, "diffusion_pytorch_model", vae)
-    _require_weights(folder / TEXT_ENCODER, "model", text_encoder)
+    _require_weights(folder / TRANSFORMER, DIFFUSERS_STEM, transformer)
+    _require_weights(folder / VAE, DIFFUSERS_STEM, vae)
+    _require_weights(folder / TEXT_ENCODER, TRANSFORMERS_STEM, text_encoder)
     return WanFacts(
         scheduler=scheduler,
         denoiser=denoiser,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -73,9 +73,7 @@ class WanOracle:
     @torch.no_grad()
     def run(self, spec: GenerationSpec) -> OracleRun:
         """Generate with the library; raises InvalidRequest for what WanPipeline cannot take."""
-        if spec.initial_latents is not None and not isinstance(spec.initial_latents, torch.Tensor):
-            raise InvalidRequest("initial latents must be a tensor")
-        self.pipeline.scheduler = self._fresh_scheduler(spec.flow_shift)
+        self.use_flow_shift(spec.flow_shift)
         step_latents: list[torch.Tensor] = []
 
         def record(
@@ -87,23 +85,8 @@ class WanOracle:
             step_latents.append(values["latents"])
             return {}
 
-        # The library annotates the callback with an older signature than it calls.
-        generate = cast("Callable[..., WanPipelineOutput]", self.pipeline)
         with _count(self._counted) as calls:
-            output = generate(
-                prompt=spec.prompt,
-                negative_prompt=spec.negative_prompt,
-                height=spec.height,
-                width=spec.width,
-                num_frames=spec.num_frames,
-                num_inference_steps=spec.num_inference_steps,
-                guidance_scale=spec.guidance_scale,
-                generator=torch.Generator("cpu").manual_seed(spec.seed),
-                latents=spec.initial_latents,
-                output_type="np",
-                callback_on_step_end=record,
-            )
-        pixels = np.asarray(output.frames[0])
+            pixels = np.asarray(self.generate(spec, output_type="np", on_step_end=record)[0])
         return OracleRun(
             step_latents=tuple(step_latents),
             pixels=pixels,
@@ -111,12 +94,43 @@ class WanOracle:
             calls=calls,
         )
 
-    def _fresh_scheduler(self, flow_shift: float | None) -> object:
-        """Make the scheduler as a user of the library does who overrides its shift."""
+    def use_flow_shift(self, flow_shift: float | None) -> None:
+        """Make the scheduler anew, as a user of the library does who overrides its shift."""
         config = self._scheduler.config
         name = "shift" if "shift" in config else "flow_shift"
         overrides = {} if flow_shift is None else {name: flow_shift}
-        return type(self._scheduler).from_config(config, **overrides)
+        self.pipeline.scheduler = type(self._scheduler).from_config(config, **overrides)
+
+    def generate(
+        self,
+        spec: GenerationSpec,
+        *,
+        output_type: Literal["np", "latent"],
+        on_step_end: Callable[..., dict[str, torch.Tensor]] | None = None,
+    ) -> NDArray[np.float32] | torch.Tensor:
+        """Call the pipeline once, and nothing beside it; the flow shift is the scheduler's.
+
+        Returns pixels float32 [1,T,H,W,3] in [0,1] ("np") or the final latents [1,C,T,H,W]
+        ("latent"). Raises InvalidRequest for initial latents that are not a tensor.
+        """
+        if spec.initial_latents is not None and not isinstance(spec.initial_latents, torch.Tensor):
+            raise InvalidRequest("initial latents must be a tensor")
+        # The library annotates its call with older types than it takes.
+        call = cast("Callable[..., WanPipelineOutput]", self.pipeline)
+        output = call(
+            prompt=spec.prompt,
+            negative_prompt=spec.negative_prompt,
+            height=spec.height,
+            width=spec.width,
+            num_frames=spec.num_frames,
+            num_inference_steps=spec.num_inference_steps,
+            guidance_scale=spec.guidance_scale,
+            generator=torch.Generator("cpu").manual_seed(spec.seed),
+            latents=spec.initial_latents,
+            output_type=output_type,
+            callback_on_step_end=on_step_end,
+        )
+        return cast("NDArray[np.float32] | torch.Tensor", output.frames)
 
 
 @contextmanager

@@ -17,10 +17,15 @@ from ostinato.backend.reference.sampling import (
 )
 from ostinato.backend.reference.unipc import UniPCMemory, unipc_step
 from ostinato.errors import InvalidCheckpoint
-from ostinato.loop.noise import NoiseStream
-from ostinato.loop.sampling import LibrarySampler, LibraryScheduler, Schedule, SchedulerMemory
+from ostinato.loop.sampling import (
+    LibrarySampler,
+    LibraryScheduler,
+    MemoryValue,
+    Schedule,
+    SchedulerMemory,
+)
+from ostinato.models.wan.configs import EULER, UNIPC
 
-UNIPC, EULER = "UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"
 _PLAIN = (
     ("use_karras_sigmas", False),
     ("use_exponential_sigmas", False),
@@ -53,16 +58,16 @@ class ReferenceSampler(LibrarySampler):
     def __init__(self, template: LibraryScheduler) -> None:
         """Take an instance as configured; raises InvalidCheckpoint for settings not computed."""
         super().__init__(template)
-        self._kind = type(template).__name__
+        self._name = type(template).__name__
         wrong = {
             name: template.config.get(name)
-            for name, expected in _COMPUTED[self._kind]
+            for name, expected in _COMPUTED[self._name]
             if template.config.get(name) != expected
         }
         if wrong:
             raise InvalidCheckpoint(
-                f"the float64 reference of {self._kind} does not compute {wrong}; expected "
-                f"{dict(_COMPUTED[self._kind])}"
+                f"the float64 reference of {self._name} does not compute {wrong}; expected "
+                f"{dict(_COMPUTED[self._name])}"
             )
         self._solver_order = cast("int", template.config.get("solver_order", 1))
 
@@ -75,47 +80,33 @@ class ReferenceSampler(LibrarySampler):
         """Return the steps; sigmas are float64 [n + 1], timesteps float64 or, of UniPC, int64."""
         shift = self.flow_shift if flow_shift is None else flow_shift
         assert shift is not None, "without other sigmas both schedulers carry a shift"
-        make = unipc_flow_sigmas if self._kind == UNIPC else flow_match_euler_sigmas
+        make = unipc_flow_sigmas if self._name == UNIPC else flow_match_euler_sigmas
         sigmas = to_tensor(make(num_steps, shift, self.num_train_timesteps))
         timesteps = sigmas[:-1] * self.num_train_timesteps
         return Schedule(
-            timesteps=timesteps.to(torch.int64) if self._kind == UNIPC else timesteps,
+            timesteps=timesteps.to(torch.int64) if self._name == UNIPC else timesteps,
             sigmas=sigmas,
             flow_shift=flow_shift,
         )
 
-    def start(self, schedule: Schedule, noise: NoiseStream, block: int) -> SchedulerMemory:
-        """Return the memory before the first step."""
-        del noise, block
-        attributes = {"sigmas": schedule.sigmas, **_attributes(UniPCMemory())}
-        return SchedulerMemory(attributes=attributes, step=0, flow_shift=schedule.flow_shift)
+    def _begun(self, schedule: Schedule) -> Mapping[str, MemoryValue]:
+        return {"sigmas": schedule.sigmas, **_attributes(UniPCMemory())}
 
-    def step(
-        self,
-        x: torch.Tensor,
-        prediction: torch.Tensor,
-        sigma: float,
-        sigma_next: float,
-        memory: SchedulerMemory,
-    ) -> tuple[torch.Tensor, SchedulerMemory]:
-        """Step float64 [B,...] from sigma to sigma_next; pure."""
+    def _moved(
+        self, x: torch.Tensor, prediction: torch.Tensor, memory: SchedulerMemory
+    ) -> tuple[torch.Tensor, Mapping[str, MemoryValue]]:
         sample, velocity = to_array(x), to_array(prediction)
-        before = _restored(memory)
-        if self._kind == UNIPC:
-            sigmas = to_array(cast("torch.Tensor", memory.attributes["sigmas"]))
-            moved, after = unipc_step(sample, velocity, sigmas, before, self._solver_order)
+        kept, after = memory.attributes["sigmas"], _restored(memory)
+        sigmas = to_array(cast("torch.Tensor", kept))
+        if self._name == UNIPC:
+            moved, after = unipc_step(sample, velocity, sigmas, after, self._solver_order)
         else:
+            sigma, sigma_next = sigmas[memory.step : memory.step + 2]
             moved = flow_euler_step(sample, velocity, sigma, sigma_next)
-            after = before
-        following = SchedulerMemory(
-            attributes={"sigmas": memory.attributes["sigmas"], **_attributes(after)},
-            step=memory.step + 1,
-            flow_shift=memory.flow_shift,
-        )
-        return to_tensor(moved), following
+        return to_tensor(moved), {"sigmas": kept, **_attributes(after)}
 
 
-def _attributes(memory: UniPCMemory) -> Mapping[str, torch.Tensor | tuple[torch.Tensor, ...] | int]:
+def _attributes(memory: UniPCMemory) -> Mapping[str, MemoryValue]:
     """Lay a memory out as plain data."""
     corrected = () if memory.corrected is None else (to_tensor(memory.corrected),)
     clean = tuple(to_tensor(prediction) for prediction in memory.clean)

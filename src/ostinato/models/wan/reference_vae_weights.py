@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ostinato.backend.checkpoint import DIFFUSERS_STEM
 from ostinato.backend.reference.arrays import Affine, Array
 from ostinato.backend.reference.settings import Settings
 from ostinato.backend.reference.weights import WeightReader
 
-WEIGHTS_STEM = "diffusion_pytorch_model"
 _RGB = 3
 # What only encoding reads.
 _ENCODER = (r"encoder\.", r"quant_conv\.")
@@ -75,7 +75,7 @@ def read_vae(folder: Path) -> VaeWeights:
     settings = Settings(folder)
     settings.require("is_residual", False)
     settings.require("patch_size", None)
-    reader = WeightReader(folder, WEIGHTS_STEM)
+    reader = WeightReader(folder, DIFFUSERS_STEM)
     stated = settings.states("decoder_base_dim")
     base = settings.whole("decoder_base_dim" if stated else "base_dim")
     widths = [base * multiple for multiple in reversed(settings.wholes("dim_mult"))]

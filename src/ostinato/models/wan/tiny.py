@@ -1,7 +1,8 @@
 """Writes small seeded Wan folders of the real classes, by WanPipeline itself.
 
 Every weight is random, so a fault in any part changes the output: folders for gates, tests and
-benchmarks, not for pictures. Widths are multiples of 32, so that batching can be exact.
+benchmarks, not for pictures. Widths are multiples of 32, so that batching can be exact. Weights
+have the same bits wherever a folder is written, so that its goldens can be kept.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from diffusers.schedulers.scheduling_unipc_multistep import UniPCMultistepSchedu
 from transformers import T5Tokenizer, UMT5Config, UMT5EncoderModel
 
 from ostinato.backend.loading import loading
+from ostinato.backend.seeded import fill
 
 WORDS = ("a", "red", "circle", "bouncing", "on", "navy", "background", "blurry", "cat")
 ROPE_POSITIONS = 32
@@ -44,12 +46,16 @@ def write_tiny_wan(
     sizes = sizes or WanSizes()
     with loading():
         torch.manual_seed(seed)
+        text_encoder, transformer = _text_encoder(sizes), _transformer(sizes)
+        vae = AutoencoderKLWan(base_dim=8, num_res_blocks=1).eval()
+        for name, module in (("text", text_encoder), ("transformer", transformer), ("vae", vae)):
+            fill(module, f"{seed}/{name}")
         pipeline = WanPipeline(
             tokenizer=_tokenizer(),  # pyright: ignore[reportArgumentType]
-            text_encoder=_text_encoder(sizes),
-            vae=AutoencoderKLWan(base_dim=8, num_res_blocks=1).eval(),
+            text_encoder=text_encoder,
+            vae=vae,
             scheduler=_scheduler(scheduler),  # pyright: ignore[reportArgumentType]
-            transformer=_transformer(sizes),
+            transformer=transformer,
         )
         pipeline.save_pretrained(folder)
     return folder

@@ -1,8 +1,8 @@
 """What a run must have fed its denoiser, told from the request and the card alone.
 
 The float64 run is driven by the same loop, so a fault of the loop is on both sides of that
-comparison. Here the position of each block, its history, the time of each step and where the step
-led are computed without the loop.
+comparison. Here the noise and position of each block, its history, the time of each step and where
+the step led are computed without the loop.
 """
 # B branch, C channel, F latent frame of a block, T latent frame, H W latent
 
@@ -12,25 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
-import numpy as np
 import torch
 
 from ostinato.backend.nets.kv import ContextKV, LayerKV
-from ostinato.backend.reference.component import to_array, to_tensor
-from ostinato.backend.reference.sampling import classifier_free_guidance, flow_sigmas
+from ostinato.backend.reference.component import to_array
+from ostinato.backend.reference.sampling import classifier_free_guidance
 from ostinato.card import LoopSpec
 from ostinato.loop.contract import as_tensor
+from ostinato.loop.denoise import NoiseSource
 from ostinato.loop.noise import NoiseStream
+from ostinato.loop.sampling import Sampler
 from ostinato.parity.aligner import CallRecord
 from ostinato.parity.compare import Comparison, ValueKey, compare_exact, compare_value
 from ostinato.parity.gate import NothingMeasured
-from ostinato.parity.gates.sampling import NETWORK_TIME, PURE_STEPS
+from ostinato.parity.gates.solver import ONE_STEP, Solver, solver_of
 from ostinato.parity.subject import Recorded
 from ostinato.parity.tolerances import EXACT, Tolerance
 from ostinato.request import GenerationSpec
-
-# Measured 1e-7 on the tiny folder; guidance multiplies the rounding of a prediction.
-_ONE_STEP = Tolerance(largest=5e-6, rms=5e-6, reason="rounding of one guided step, measured 1e-7")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,7 @@ class _Course:
     """One run of a loop, sorted. steps: the calls of each denoise step. stores: by block."""
 
     spec: GenerationSpec
-    sampler: str
+    noise: NoiseSource
     steps: tuple[tuple[CallRecord, ...], ...]
     stores: tuple[CallRecord, ...]
     latents: torch.Tensor
@@ -46,14 +44,15 @@ class _Course:
     window_blocks: int
 
 
-def course(run: Recorded, loop: LoopSpec) -> Iterator[Comparison]:
-    """Compare what was fed with what had to be; nothing for a loop whose sampler is a component.
+def course(run: Recorded, loop: LoopSpec, bound: Sampler[object] | None) -> Iterator[Comparison]:
+    """Compare what was fed with what had to be.
 
-    Raises NothingMeasured when the run has not the steps that were asked for.
+    bound: the float64 reference of the sampler, where it is a component of the model. Raises
+    NothingMeasured when the run has not the steps that were asked for, or when its sampler has no
+    float64 steps.
     """
     ran = _sorted(run, loop)
-    if "sampler" in loop.binds or ran.sampler not in PURE_STEPS:
-        return
+    solver = solver_of(ran.spec, bound)
     num_steps, frames = ran.spec.num_inference_steps, ran.latents.shape[2]
     num_blocks = -(-frames // ran.frames_per_block)
     if len(ran.steps) != num_blocks * num_steps:
@@ -63,16 +62,15 @@ def course(run: Recorded, loop: LoopSpec) -> Iterator[Comparison]:
         )
     for block, store in enumerate(ran.stores):
         yield from _position(ran, store, block)
-    shift = ran.spec.flow_shift
-    assert shift is not None, "a sampler that is no component takes the shift of the request"
-    sigmas = flow_sigmas(num_steps, shift)
     for index, calls in enumerate(ran.steps):
         block, step = divmod(index, num_steps)
+        if step == 0:
+            yield _begun(ran, calls[0], block)
         for call in calls:
             yield from _position(ran, call, block)
-            time = torch.tensor(NETWORK_TIME * sigmas[step])
-            yield _value(call, "timestep", call.inputs["timestep"], time, _ONE_STEP)
-        yield _stepped(ran, block, step, sigmas)
+            time = solver.timesteps[step]
+            yield _value(call, "timestep", call.inputs["timestep"], time, ONE_STEP)
+        yield _stepped(ran, solver, block, step)
 
 
 def _sorted(run: Recorded, loop: LoopSpec) -> _Course:
@@ -87,7 +85,7 @@ def _sorted(run: Recorded, loop: LoopSpec) -> _Course:
             stores.append(call)
     return _Course(
         spec=spec,
-        sampler=spec.sampler,
+        noise=NoiseSource(str(loop.options.get("noise", NoiseSource.KEYED))),
         steps=tuple(tuple(calls) for calls in steps.values()),
         stores=tuple(stores),
         latents=latents,
@@ -119,9 +117,20 @@ def _position(ran: _Course, call: CallRecord, block: int) -> Iterator[Comparison
     yield from compare_exact(mine, other)
 
 
-def _stepped(ran: _Course, block: int, step: int, sigmas: np.ndarray) -> Comparison:
+def _begun(ran: _Course, call: CallRecord, block: int) -> Comparison:
+    """Compare the noise that a block starts from with what the seed gives, bit for bit."""
+    stream = NoiseStream(seed=ran.spec.seed)
+    shape = tuple(as_tensor(call.inputs["latents"], "latents").shape)
+    if ran.noise is NoiseSource.ORACLE:
+        expected = torch.randn(shape, generator=stream.oracle_generator(), dtype=torch.float32)
+    else:
+        expected = stream.normal(shape, "initial", block)
+    return _value(call, "initial noise", call.inputs["latents"], expected, EXACT)
+
+
+def _stepped(ran: _Course, solver: Solver, block: int, step: int) -> Comparison:
     """Compare the latents that a step led to with its own predictions, combined in float64."""
-    num_steps = len(sigmas) - 1
+    num_steps = ran.spec.num_inference_steps
     calls = ran.steps[block * num_steps + step]
     latents = as_tensor(calls[0].inputs["latents"], "latents")
     rows_BCFHW = torch.cat([as_tensor(c.outputs["prediction"], "prediction") for c in calls])
@@ -130,14 +139,11 @@ def _stepped(ran: _Course, block: int, step: int, sigmas: np.ndarray) -> Compari
         velocity = classifier_free_guidance(
             velocity, to_array(rows_BCFHW[1:]), ran.spec.guidance_scale
         )
-    fresh = NoiseStream(seed=ran.spec.seed).normal(tuple(latents.shape), "renoise", block, step)
-    expected = to_tensor(
-        PURE_STEPS[ran.sampler](
-            to_array(latents), velocity, sigmas[step], sigmas[step + 1], to_array(fresh)
-        )
-    )
+    expected = solver.step(block, step, latents, velocity)
     found = _led_to(ran, block, step, num_steps)
-    return _value(calls[0], "next latents", found, expected[:, :, : found.shape[2]], _ONE_STEP)
+    return _value(
+        calls[0], "next latents", found, expected[:, :, : found.shape[2]], solver.tolerance
+    )
 
 
 def _led_to(ran: _Course, block: int, step: int, num_steps: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from ostinato.backend.reference.sampling import (
     flow_renoise_step,
     flow_sigmas,
 )
-from ostinato.card import LoopSpec
+from ostinato.card import LoopSpec, ModelSource
 from ostinato.errors import InvalidCard
 from ostinato.loop.noise import NoiseStream
 from ostinato.loop.observe import Unit
@@ -38,7 +38,7 @@ _SHAPE = (1, 16, 3, 8, 8)
 # Measured 1e-7 to 3e-7 over five steps.
 _ROUNDED = Tolerance(largest=3e-6, rms=3e-6, reason="rounding of five steps, measured 3e-7")
 # UniPC begins where log(1 - sigma) is within 1e-6 of its pole, so float32 sigmas cost it digits.
-_NEAR_POLE = Tolerance(largest=3e-5, rms=3e-5, reason="1 - sigma of 1e-6 rounded, measured 8e-6")
+NEAR_POLE = Tolerance(largest=3e-5, rms=3e-5, reason="1 - sigma of 1e-6 rounded, measured 8e-6")
 
 
 class _Pair(NamedTuple):
@@ -75,17 +75,22 @@ def sampling(subject: Subject) -> GateResult:
     )
 
 
-def _pairs(subject: Subject, loop: LoopSpec) -> Iterator[_Pair]:
+def bound_sampler(source: ModelSource, loop: LoopSpec) -> Sampler[object] | None:
+    """Return the sampler that a component of this model gives a loop, None where none is bound."""
     if "sampler" not in loop.binds:
+        return None
+    return cast("Sampler[object]", ResidentModel(source).loop_facts(loop.name)["sampler"])
+
+
+def _pairs(subject: Subject, loop: LoopSpec) -> Iterator[_Pair]:
+    served = bound_sampler(subject.source, loop)
+    if served is None:
         for name in subject.card.capabilities.samplers:
             if name not in PURE_STEPS:
                 raise InvalidCard(f"sampler {name!r} has no float64 reference to measure it by")
             yield _Pair(name, sampler_by_name(name), None)
         return
-    served, reference = (
-        cast("Sampler[object]", ResidentModel(source).loop_facts(loop.name)["sampler"])
-        for source in (subject.source, subject.reference)
-    )
+    reference = bound_sampler(subject.reference, loop)
     yield _Pair(subject.card.capabilities.samplers[0], served, reference)
 
 
@@ -151,7 +156,7 @@ def _guidance(loop: LoopSpec) -> Iterator[Comparison]:
 def _held(
     sampler: str, tap: str, occurrence: int, found: torch.Tensor, expected: torch.Tensor
 ) -> Comparison:
-    errors, tolerance = measure(found, expected), _NEAR_POLE if sampler == "unipc" else _ROUNDED
+    errors, tolerance = measure(found, expected), NEAR_POLE if sampler == "unipc" else _ROUNDED
     return Comparison(
         unit=Unit(RequestId(""), "sampling", occurrence + 1),
         component=sampler,

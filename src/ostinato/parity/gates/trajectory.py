@@ -11,6 +11,7 @@ from ostinato.parity.aligner import CallRecord, ParityAligner
 from ostinato.parity.compare import Comparison, compare_call
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung, Tally
 from ostinato.parity.gates.course import course
+from ostinato.parity.gates.sampling import bound_sampler
 from ostinato.parity.subject import Subject
 from ostinato.parity.tolerances import Tolerance, trajectory_tolerance
 from ostinato.request import Request
@@ -24,7 +25,8 @@ def trajectory(subject: Subject) -> GateResult:
 
     Here errors do grow from call to call: this is the run that a caller gets. What both runs owe to
     one loop is compared with what the request alone says. Raises InvalidCard
-    without a reference, NothingMeasured when the runs made different calls or none.
+    without a reference, ReferenceTooLarge for one that does not fit into memory, NothingMeasured
+    when the runs made different calls or none.
     """
     found = subject.recorded.calls
     expected = _reference_calls(subject)
@@ -37,7 +39,7 @@ def trajectory(subject: Subject) -> GateResult:
     for mine, other in zip(found, expected, strict=True):
         tally.add(_compared(mine, other))
     for loop in subject.card.loops:
-        tally.add(course(subject.recorded, loop))
+        tally.add(course(subject.recorded, loop, bound_sampler(subject.reference, loop)))
     return tally.result(
         NAME,
         Rung.C1,
@@ -47,6 +49,7 @@ def trajectory(subject: Subject) -> GateResult:
 
 
 def _reference_calls(subject: Subject) -> tuple[CallRecord, ...]:
+    subject.require_reference_room()
     source, aligner = subject.reference, ParityAligner()
     asked: Request = dataclasses.replace(subject.request(), model=source.card.model_id)
     with Engine(observer=aligner) as engine:

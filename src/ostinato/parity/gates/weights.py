@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
@@ -11,6 +11,7 @@ from torch import nn
 
 from ostinato.backend.alignment import is_aligned
 from ostinato.backend.checkpoint import weight_files
+from ostinato.parity.folders import WeightFolder, weight_folders
 from ostinato.parity.gate import GateResult, NothingMeasured, Rung
 from ostinato.parity.perturb import module_of
 from ostinato.parity.subject import Subject
@@ -28,11 +29,10 @@ def weights(subject: Subject) -> GateResult:
     """
     resident, faults, count = subject.resident(), list[str](), 0
     allowed = {getattr(torch, subject.card.precision.weights), torch.float32}
-    for name in subject.weighted:
-        module = module_of(resident.component(name), name)
-        folder = subject.source.folder / subject.card.component(name).subfolder
+    for each in weight_folders(subject.source):
+        module = module_of(resident.component(each.name), each.name)
         count += len(module.state_dict())
-        faults += [f"{name}.{fault}" for fault in _faults(module, _read(folder), allowed)]
+        faults += [f"{each.name}.{fault}" for fault in _faults(module, _read(each), allowed)]
     if count == 0:
         raise NothingMeasured("no component holds a weight")
     more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
@@ -50,9 +50,9 @@ def weights(subject: Subject) -> GateResult:
     )
 
 
-def _read(folder: Path) -> dict[str, torch.Tensor]:
+def _read(folder: WeightFolder) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder):
+    for file in weight_files(folder.path, folder.stem):
         tensors |= load_file(file)
     return tensors
 
@@ -73,7 +73,7 @@ def _faults(
             yield f"{name} is in no file"
     ignored: list[str] = getattr(module, "_keys_to_ignore_on_load_unexpected", None) or []
     for name in sorted(set(stored) - set(resident)):
-        if not any(pattern in name for pattern in ignored):
+        if not any(re.search(pattern, name) for pattern in ignored):  # as transformers does
             yield f"{name} is in a file and was not loaded"
 
 

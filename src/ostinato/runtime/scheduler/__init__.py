@@ -1,5 +1,6 @@
 """One scheduler for the steps of all loops: who is admitted, whose unit is next, and where."""
 
+from ostinato.runtime.scheduler.around import Around as Around
 from ostinato.runtime.scheduler.decide import decide as decide
 from ostinato.runtime.scheduler.ledger import Ledger as Ledger
 from ostinato.runtime.scheduler.ledger import NextUnit as NextUnit

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 from ostinato.models.builtin import world
 from ostinato.models.builtin.codec import PatchCodec
 from ostinato.training.config import TrainingConfig
+from ostinato.training.data.emphasis import Emphasis, draw_shares
 
 # The modules of the world that decide what a clip shows and how it is captioned.
 _SOURCES = ("backdrop.py", "captions.py", "geometry.py", "render.py", "scene.py", "vocabulary.py")
@@ -35,12 +35,14 @@ class ClipSet:
     scenes: tuple[world.Scene, ...]
     shares: np.ndarray | None = None  # float64 [K], how often each clip is drawn; None: all alike
 
-    def with_emphasis(self, emphasis: tuple[tuple[str, float], ...]) -> ClipSet:
-        """Return the same clips with those that show an attribute drawn more often."""
+    def with_emphasis(self, emphasis: Emphasis) -> ClipSet:
+        """Return the same clips with those that show an attribute drawn more often.
+
+        Raises BadInput when an attribute changes nothing, since no clip shows it or all do.
+        """
         if not emphasis:
             return self
-        weights = np.array([_weight(scene, dict(emphasis)) for scene in self.scenes])
-        return replace(self, shares=weights / weights.sum())
+        return replace(self, shares=draw_shares(self.scenes, emphasis))
 
     def draw(
         self, rng: np.random.Generator, batch: int, num_latent_frames: int, text_drop: float
@@ -67,12 +69,6 @@ class ClipSet:
             for clip in clips
         ]
         return crops.float(), captions
-
-
-def _weight(scene: world.Scene, emphasis: dict[str, float]) -> float:
-    spec = scene.objects[0]
-    shown = (scene.background.value, spec.shape.value, spec.colour.value, spec.motion.value)
-    return math.prod(emphasis.get(attribute, 1.0) for attribute in shown)
 
 
 def scene_rng(seed: int, split: world.Split, index: int) -> np.random.Generator:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._cost_trace import TracedUnit, trace_requests
-from ostinato.bench._threads import torch_threads
+from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.loop.cost import observe
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.work import CostKey, CostModel
@@ -70,10 +70,11 @@ class Replayed(NamedTuple):
 
 def run(arguments: BenchArguments) -> Report:
     """Measure on a small Wan and on the built-in model; quick takes fewer requests."""
+    threads = threads_for(arguments.threads)
     num_requests = _QUICK_REQUESTS if arguments.quick else _FULL_REQUESTS
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-cost-") as folder,
-        torch_threads(arguments.threads),
+        torch_threads(threads),
     ):
         traces = trace_requests(Path(folder), num_requests, arguments.seed)
     alone, held_out = judge(traces.alone, arguments.seed)
@@ -90,7 +91,7 @@ def run(arguments: BenchArguments) -> Report:
             "stacks": len(traces.stacked),
         },
         targets=dict(TARGETS),
-        environment=describe_environment(arguments.threads),
+        environment=describe_environment(threads),
         detail={
             "warm_up_units": WARM_UP,
             "requests": num_requests,

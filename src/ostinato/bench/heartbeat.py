@@ -18,7 +18,7 @@ import torch
 
 from ostinato.bench._arguments import BenchArguments
 from ostinato.bench._small_wan import PROMPT, ClipSize, calibrate, nearest, write_small_wan
-from ostinato.bench._threads import torch_threads
+from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.card import ModelSource
 from ostinato.models.registry import open_model
 from ostinato.models.wan.tiny import EULER
@@ -49,10 +49,11 @@ class Heard(NamedTuple):
 
 def run(arguments: BenchArguments) -> Report:
     """Listen to the heartbeat three times; a fifth of the steps when quick."""
+    threads = threads_for(arguments.threads)
     num_steps = _QUICK_STEPS if arguments.quick else _STEPS
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-heartbeat-") as folder,
-        torch_threads(arguments.threads),
+        torch_threads(threads),
     ):
         source = open_model(write_small_wan(Path(folder) / "wan", EULER, arguments.seed))
         size = nearest(calibrate(ResidentModel(source), _STEP_S), _STEP_S)
@@ -66,7 +67,7 @@ def run(arguments: BenchArguments) -> Report:
         name="heartbeat",
         figures=_figures(size, idle, here, remote),
         targets=targets(),
-        environment=describe_environment(arguments.threads),
+        environment=describe_environment(threads),
         detail={"height": size.height, "width": size.width, "steps": num_steps},
     )
 

@@ -41,11 +41,13 @@ BENCHMARKS = (
     _Benchmark(
         "cost",
         "ostinato.bench.cost:run",
+        BenchArguments,
         "what the cost model predicts of a unit before it runs, on shapes seen and not seen",
     ),
     _Benchmark(
         "heartbeat",
         "ostinato.bench.heartbeat:run",
+        BenchArguments,
         "how late an asyncio program wakes while an engine works, in its process and in another",
     ),
 )

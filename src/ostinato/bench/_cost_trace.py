@@ -16,7 +16,6 @@ import torch
 
 from ostinato.backend.batch_rules import probe_batch_rules
 from ostinato.bench._small_wan import PROMPT, write_small_wan
-from ostinato.bench._threads import kernel_threads
 from ostinato.loop.batch import BatchKey, Stackable, batch_key
 from ostinato.loop.cost import CallClock, PricedCall, call_key, calls_work, stack_work
 from ostinato.loop.observe import Tap, Unit
@@ -24,7 +23,7 @@ from ostinato.models.registry import open_model
 from ostinato.models.wan.tiny import EULER
 from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
-from ostinato.runtime.threads import cpu_turn
+from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import TaskType
 from ostinato.work import ComponentCall, CostKey, WorkPlan, WorkUnitKind
 

@@ -20,7 +20,7 @@ from ostinato.media import Video
 from ostinato.memory import KVPool
 from ostinato.program import Node, ProgramRun
 from ostinato.request import Event, GenerationSpec, Progress, Request
-from ostinato.runtime import Engine, Output, ResidentModel
+from ostinato.runtime import Engine, Output, ResidentModel, Stacking
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.scheduler import Policy
 from ostinato.tasks import RequestId
@@ -112,7 +112,7 @@ def serving(
     max_batch: int = 1,
 ) -> Iterator[Served]:
     """Serve a model on an engine of its own."""
-    with Engine(turns, max_batch=max_batch) as engine:
+    with Engine(turns, max_batch=max_batch, stacking=Stacking.ALWAYS) as engine:
         resident = engine.add(source)
         yield Served(engine=engine, resident=resident, source=source, requests=requests)
 

@@ -30,7 +30,7 @@ from ostinato.errors import DeadlineExceeded, EngineClosed, InternalError, NonFi
 from ostinato.loop.contract import Component
 from ostinato.models.registry import open_model
 from ostinato.request import Cancelled, Failed, Finished, Request
-from ostinato.runtime import Handle, Output
+from ostinato.runtime import Handle, Output, Stacking
 from ostinato.runtime.scheduler import Ready
 from ostinato.tasks import RequestId
 from support.faults import (
@@ -146,7 +146,7 @@ class Schedules(RuleBasedStateMachine):
     def start(self, max_batch: int) -> None:
         self.before = Holdings.now()
         self.gate = Gate()
-        self.engine = Engine(self.gate, max_batch=max_batch)
+        self.engine = Engine(self.gate, max_batch=max_batch, stacking=Stacking.ALWAYS)
         self.residents = [self.engine.add(open_model(path)) for path in self.folders.values()]
         for resident, loaded in zip(self.residents, self.right.loaded, strict=True):
             resident._components.update(loaded)  # loading once is enough

@@ -16,7 +16,7 @@ from ostinato.errors import BadInput
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.registry import open_model
 from ostinato.request import Request
-from ostinato.runtime import Output
+from ostinato.runtime import Output, Stacking
 from support.turns import RandomTurns
 
 STEPS, SCALES = (2, 4, 3), (2.0, 1.0, 4.0)
@@ -57,7 +57,7 @@ def test_builtin_stacked_equals_alone(tiny_builtin_folder: Path, count: int) -> 
     source = open_builtin(tiny_builtin_folder)
     asked = requests("builtin", count, num_frames=18)
     expected = alone(source, asked)
-    with Engine(RandomTurns(count), max_batch=16) as engine:
+    with Engine(RandomTurns(count), max_batch=16, stacking=Stacking.ALWAYS) as engine:
         engine.add(source)
         outputs = engine.run(asked)
     assert all(map(equal, outputs, expected))
@@ -70,7 +70,7 @@ def test_wan_stacked_equals_alone(tiny_wan_folder: Callable[[str], Path], count:
     source = open_model(tiny_wan_folder("UniPCMultistepScheduler"))
     asked = requests(source.card.model_id, count, num_frames=1, height=64, width=64)
     expected = alone(source, asked)
-    with Engine(RandomTurns(count), max_batch=16) as engine:
+    with Engine(RandomTurns(count), max_batch=16, stacking=Stacking.ALWAYS) as engine:
         engine.add(source)
         outputs = engine.run(asked)
     assert all(map(equal, outputs, expected))
@@ -79,7 +79,7 @@ def test_wan_stacked_equals_alone(tiny_wan_folder: Callable[[str], Path], count:
 
 def test_different_shapes_are_not_stacked(tiny_builtin_folder: Path) -> None:
     asked = requests("builtin", 1, num_frames=24)
-    with Engine(max_batch=4) as engine:
+    with Engine(max_batch=4, stacking=Stacking.ALWAYS) as engine:
         engine.add(open_builtin(tiny_builtin_folder))
         output = engine.run(asked)[0]
     assert output.provenance.stacked_steps == 0
@@ -107,7 +107,7 @@ def test_rules_that_forbid_stacks_are_followed_and_told(
         )
 
     monkeypatch.setattr("ostinato.runtime.turns.probe_batch_rules", forbid)
-    with Engine(max_batch=4) as engine:
+    with Engine(max_batch=4, stacking=Stacking.ALWAYS) as engine:
         engine.add(source)
         outputs = engine.run(asked)
     assert all(map(equal, outputs, expected))
@@ -130,7 +130,7 @@ def test_shapes_whose_trial_differs_are_not_stacked_and_the_trial_is_charged_to_
         linear_rows=1, activation_multiple=1, attention=True, norms=True, trials=trials
     )
     monkeypatch.setattr("ostinato.runtime.turns.probe_batch_rules", lambda: rules)
-    with Engine(max_batch=4) as engine:
+    with Engine(max_batch=4, stacking=Stacking.ALWAYS) as engine:
         engine.add(source)
         outputs = engine.run(asked)
     assert all(map(equal, outputs, expected))

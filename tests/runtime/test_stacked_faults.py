@@ -13,7 +13,7 @@ from ostinato.errors import InternalError, NonFinite
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.builtin.components import BuiltinTransformer
 from ostinato.request import Advice, Failed, Finished
-from ostinato.runtime import Handle, ResidentModel
+from ostinato.runtime import Handle, ResidentModel, Stacking
 from support.faults import WAIT_S, Holdings, assert_nothing_held, ended, equal
 from support.requests import request
 
@@ -23,7 +23,7 @@ SEEDS = (1, 2, 3)
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    with Engine(max_batch=4) as engine:
+    with Engine(max_batch=4, stacking=Stacking.ALWAYS) as engine:
         yield engine
 
 

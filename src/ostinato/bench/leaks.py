@@ -18,7 +18,7 @@ from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.bench._traffic import Traffic
 from ostinato.errors import BadInput
 from ostinato.report import Comparison, Report, Target, describe_environment
-from ostinato.runtime import Engine
+from ostinato.runtime import Engine, Stacking
 from ostinato.runtime.threads import told_threads
 
 MIN_REQUESTS = 40
@@ -69,7 +69,7 @@ def run(arguments: LeaksArguments) -> Report:
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-leaks-") as folder,
         torch_threads(threads),
-        Engine(max_batch=_IN_FLIGHT) as engine,
+        Engine(max_batch=_IN_FLIGHT, stacking=Stacking.ALWAYS) as engine,
     ):
         traffic = Traffic(engine, Path(folder), arguments.seed)
         watched = _serve(traffic, num_requests)

@@ -13,7 +13,7 @@ from ostinato.backend.batch_rules import NEVER, BatchRules, Finding
 from ostinato.card import ModelSource
 from ostinato.errors import OstinatoError
 from ostinato.request import Request
-from ostinato.runtime import Engine
+from ostinato.runtime import Engine, Stacking
 from ostinato.runtime.scheduler import Around, FairShare, Rank, Ready, Snapshot
 from ostinato.tasks import OutputName
 
@@ -131,7 +131,7 @@ def _shared_steps(source: ModelSource) -> int:
         outputs=(OutputName.LATENTS,),
     )
     turns = _OnceAllAreThere()
-    with Engine(turns, max_batch=2) as engine:
+    with Engine(turns, max_batch=2, stacking=Stacking.ALWAYS) as engine:
         engine.add(source)
         try:
             handles = [engine.submit(request), engine.submit(replace(request, seed=1))]

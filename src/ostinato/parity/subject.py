@@ -26,7 +26,7 @@ from ostinato.parity.perturb import Perturbation
 from ostinato.parity.room import require_room
 from ostinato.parity.tolerances import measure, trajectory_tolerance
 from ostinato.request import Request
-from ostinato.runtime import Engine, Output, ResidentModel
+from ostinato.runtime import Engine, Output, ResidentModel, Stacking
 from ostinato.runtime.scheduler import Policy
 from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import OutputName
@@ -96,7 +96,9 @@ class Subject:
         observer: ParityAligner | None = None,
     ) -> Iterator[tuple[Engine, ResidentModel]]:
         """Serve the model, perturbed where that was asked for; closed with the context."""
-        with Engine(policy, max_batch=max_batch, observer=observer) as engine:
+        with Engine(
+            policy, max_batch=max_batch, stacking=Stacking.ALWAYS, observer=observer
+        ) as engine:
             resident = engine.add(self.source)
             self._perturb(resident)
             yield engine, resident

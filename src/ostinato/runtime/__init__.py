@@ -6,3 +6,4 @@ from ostinato.runtime.handle import Handle as Handle
 from ostinato.runtime.output import Output as Output
 from ostinato.runtime.output import Provenance as Provenance
 from ostinato.runtime.resident import ResidentModel as ResidentModel
+from ostinato.runtime.stacking import Stacking as Stacking

@@ -33,6 +33,7 @@ from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import FairShare, Ledger, Policy, Witness
+from ostinato.runtime.stacking import Stacking
 from ostinato.runtime.turns import Turns
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, CostModel, Resources
@@ -50,6 +51,7 @@ class Engine:
         policy: Policy | None = None,
         *,
         max_batch: int = 1,
+        stacking: Stacking = Stacking.WHEN_IT_PAYS,
         observer: Observer | None = None,
         capacity: Resources = UNLIMITED,
         tenant_weights: Mapping[str, float] | None = None,
@@ -59,11 +61,12 @@ class Engine:
         """Start the device worker.
 
         policy: whose unit is next (fair share by default). max_batch: up to so many equal calls
-        of requests share one forward, where the cost model says that it pays; each request gets
-        the bytes that it would get alone. observer: is shown every unit, each of which then runs
-        by itself. capacity: what requests may reserve together. tenant_weights: parts of the
-        device by tenant, 1.0 for one that is not named. witness: is told what was decided and run.
-        costs: what is known of this device; it goes on learning.
+        of requests share one forward; each request gets the bytes that it would get alone.
+        stacking: whether they share it only where the cost model says that it pays. observer: is
+        shown every unit, each of which then runs by itself. capacity: what requests may reserve
+        together. tenant_weights: parts of the device by tenant, 1.0 for one that is not named.
+        witness: is told what was decided and run. costs: what is known of this device; it goes on
+        learning.
         Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
         that is not above 0.
         """
@@ -86,7 +89,7 @@ class Engine:
         self._desk = Desk(
             policy=policy or FairShare(),
             ledger=Ledger(capacity=capacity, weights=weights),
-            pricing=Pricing(costs or CostModel(), max_batch),
+            pricing=Pricing(costs or CostModel(), max_batch, stacking),
             turns=Turns(Environment.read().num_threads),
             witness=witness,
         )

@@ -16,6 +16,7 @@ from ostinato.request import GenerationSpec
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.scheduler import NextUnit
 from ostinato.runtime.signature import plan_signature
+from ostinato.runtime.stacking import Stacking
 from ostinato.work import CostKey, CostModel, OpWork, WorkPlan
 
 _UNIT_OP = "unit"
@@ -65,8 +66,11 @@ class Priced(NamedTuple):
 class Pricing:
     """Used on the device worker only."""
 
-    def __init__(self, costs: CostModel, max_batch: int) -> None:
+    def __init__(
+        self, costs: CostModel, max_batch: int, stacking: Stacking = Stacking.WHEN_IT_PAYS
+    ) -> None:
         """Take the cost model that is asked and taught; max_batch: most calls of a stack."""
+        self._stacking = stacking
         self.costs = costs
         self._max_batch = max_batch
         self._shapes: dict[Hashable, Shape] = {}
@@ -150,6 +154,8 @@ class Pricing:
 
     def _table(self, shape: Shape) -> tuple[float, ...]:
         call, *_, advance = shape.entries
+        if self._stacking is Stacking.ALWAYS:  # as if all after the first cost nothing
+            return (self.costs.predict(*call),) * self._max_batch
         advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
         return tuple(
             self.costs.predict(call.key._replace(items=items), call.work.times(items))

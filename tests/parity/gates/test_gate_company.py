@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from ostinato.card import Determinism, ModelSource
 from ostinato.parity.gate import NothingMeasured
-from ostinato.parity.gates.company import determinism, interleave
+from ostinato.parity.gates.company import ShuffledTurns, determinism, interleave
 from ostinato.parity.subject import Subject
 from ostinato.runtime import ResidentModel
 from support.requests import replace_op
@@ -66,10 +67,15 @@ def test_a_card_that_promises_a_tolerance_is_held_to_it(
 def test_requests_that_were_not_interleaved_are_red(
     builtin: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ostinato.parity.gates.company.ShuffledTurns.switches", 0, raising=False)
-    monkeypatch.setattr(
-        "ostinato.parity.gates.company.ShuffledTurns.choose",
-        lambda self, ready: min(ready, key=lambda r: r.arrival).request_id,
-    )
+    class Unshuffled(ShuffledTurns):
+        def __init__(self, seed: int) -> None:
+            super().__init__(seed)
+            self._random = Unmoved()
+
+    class Unmoved(random.Random):
+        def shuffle(self, x: object) -> None:
+            """Leave the order of arrival."""
+
+    monkeypatch.setattr("ostinato.parity.gates.company.ShuffledTurns", Unshuffled)
     with pytest.raises(NothingMeasured, match="were not interleaved"):
         interleave(builtin)

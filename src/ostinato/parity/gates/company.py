@@ -30,7 +30,8 @@ class ShuffledTurns(Around):
         """Return the request's place in this tick's draw."""
         if snapshot.tick != self._tick:
             self._tick = snapshot.tick
-            names = [other.request_id for other in snapshot.ready]
+            there = sorted(snapshot.ready, key=lambda other: other.arrival)
+            names = [other.request_id for other in there]
             self._random.shuffle(names)
             self._order = {name: float(place) for place, name in enumerate(names)}
             self.switches += self._latest is not None and names[0] != self._latest

@@ -165,25 +165,26 @@ def report_of(verifications: Sequence[Verification]) -> Report:
             **describe_environment(max((v.threads for v in verifications), default=1)),
             "threads": told_threads({v.model_id: v.threads for v in verifications}),
         },
-        detail={
-            each.model_id: {
-                "card_digest": each.card_digest,
-                "perturbation": each.perturbation,
-                "threads": each.threads,
-                "gates": {
-                    gate.name: {
-                        "rung": gate.rung.value,
-                        "passed": gate.passed,
-                        "measured": gate.measured,
-                        "message": gate.message,
-                        **gate.detail,
-                    }
-                    for gate in each.gates
-                },
-            }
-            for each in verifications
-        },
+        detail={each.model_id: _detail(each) for each in verifications},
     )
+
+
+def _detail(verification: Verification) -> dict[str, object]:
+    return {
+        "card_digest": verification.card_digest,
+        "perturbation": verification.perturbation,
+        "threads": verification.threads,
+        "gates": {
+            gate.name: {
+                "rung": gate.rung.value,
+                "passed": gate.passed,
+                "measured": gate.measured,
+                "message": gate.message,
+                **gate.detail,
+            }
+            for gate in verification.gates
+        },
+    }
 
 
 def _flags(gates: Sequence[GateResult]) -> dict[str, int]:

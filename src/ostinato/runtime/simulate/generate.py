@@ -131,7 +131,10 @@ def skewed_tenants(seed: int = 44) -> Trace:
 
 
 def small_tokens(seed: int = 45) -> Trace:
-    """Forty-eight clips of few tokens, nearly at once: where one forward for several pays."""
+    """Forty-eight clips of four tokens, nearly at once: where one forward for several pays.
+
+    Of one token there is no exact stack on every processor: linears of one row round otherwise.
+    """
     random = Random(seed)
     arrivals: list[Arrival] = []
     at = 0.0
@@ -142,7 +145,7 @@ def small_tokens(seed: int = 45) -> Trace:
         name="small-tokens",
         seed=seed,
         unit_class="tiny",
-        classes={"tiny": _clip(16, 30)},
+        classes={"tiny": _clip(32, 30)},
         arrivals=tuple(arrivals),
     )
 

@@ -50,6 +50,12 @@ BENCHMARKS = (
         BenchArguments,
         "how late an asyncio program wakes while an engine works, in its process and in another",
     ),
+    _Benchmark(
+        "schedule",
+        "ostinato.bench.schedule:run",
+        BenchArguments,
+        "traces in real time, step by step against one request after the other and the optimum",
+    ),
 )
 
 

@@ -26,6 +26,10 @@ from ostinato.runtime.turns import Ran, Turns
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
 
+# Of the units of a request that is alone, one in so many is priced: pricing costs as much as all
+# else that the scheduler does, and there is nobody to compare with.
+_PRICED_ALONE = 4
+
 
 class Desk:
     """Used on the device worker only, but for `require_feasible`."""
@@ -47,6 +51,7 @@ class Desk:
         self._witness = witness
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
+        self._since_priced = 0  # units
         self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
 
     @property
@@ -152,6 +157,10 @@ class Desk:
             self._pricing.forbid(stack)
 
     def _priced(self, running: RunningRequest) -> NextUnit:
+        taken_over = self._taken_over(running.spec.request_id)
+        if taken_over is not None:
+            self._next[running.spec.request_id] = taken_over
+            return taken_over.unit
         upcoming = running.upcoming()
         try:
             priced = self._pricing.price(upcoming)
@@ -160,6 +169,15 @@ class Desk:
             priced = self._pricing.price(upcoming._replace(plan=None))
         self._next[running.spec.request_id] = priced
         return priced.unit
+
+    def _taken_over(self, request_id: RequestId) -> Priced | None:
+        """Return the price of the unit before for a request that is alone, most of the time."""
+        self._since_priced += 1
+        if len(self._active) > 1 or self._since_priced >= _PRICED_ALONE:
+            self._since_priced = 0
+            return None
+        before = self._next.get(request_id)
+        return self._pricing.take_over(before) if before is not None else None
 
     def _make_room(self) -> None:
         """Unload all weights: only they keep those who wait from being admitted.

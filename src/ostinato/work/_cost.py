@@ -27,6 +27,7 @@ _PACE_WINDOW = 9  # measurements, a median of which is the pace: five of them mo
 _KNOWN = 8  # measurements of a shape from which on it tells the pace, not the pace what it is
 _TELLING_S = 1e-3  # what takes less tells of overheads and not of the device
 _MIN_POINTS = 3  # distinct amounts of work; fewer cannot tell a fixed cost from a slope
+_FEW = 3  # measurements whose median stands without the fit
 _FAR = 4.0  # a fit is not trusted further than this from the scaled estimate
 _REFIT = 8  # measurements of known shapes until a fit is renewed; a new shape renews it at once
 _SAME = 1e-6  # relative; works closer than this are one
@@ -105,6 +106,7 @@ class _Shape:
     """The durations of one key; their median is renewed as they come."""
 
     work: OpWork
+    given: OpWork | None = None  # the very object that was told last: who keeps it asks by it
     seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=WINDOW))
     median: float = 0.0
 
@@ -128,9 +130,11 @@ class _Op:
         self._until_refit = 0
 
     def add(self, key: CostKey, work: OpWork, seconds: float) -> None:
-        shape = self.shapes.pop(key, None)
-        if shape is None or not shape.work.resembles(work):
-            shape, self._until_refit = _Shape(work), 0
+        shape = self.find(key, work)
+        self.shapes.pop(key, None)
+        if shape is None:
+            shape, self._until_refit = _Shape(_sound(work)), 0
+        shape.given = work
         shape.add(seconds)
         self.shapes[key] = shape
         self._until_refit -= 1
@@ -140,7 +144,9 @@ class _Op:
     def find(self, key: CostKey, work: OpWork) -> _Shape | None:
         """Return the shape of a key; none where the key has come to mean other work."""
         shape = self.shapes.get(key)
-        return shape if shape is not None and shape.work.resembles(work) else None
+        if shape is None or shape.given is work or shape.work.resembles(_sound(work)):
+            return shape
+        return None
 
     def fitted(self, key: CostKey, work: OpWork) -> float | None:
         """Return seconds by what other shapes took; None where they are too few to tell."""
@@ -175,23 +181,22 @@ class CostModel:
 
     def predict(self, key: CostKey, work: OpWork) -> float:
         """Return predicted device-seconds, above 0 and finite whatever the estimate says."""
-        work = _sound(work)
         op = self._ops.get(key[:2])
         shape = op.find(key, work) if op is not None else None
         if shape is None:
-            seconds = self._fitted(key, work)
-        elif len(shape.seconds) == WINDOW:
+            seconds = self._fitted(key, _sound(work))
+        elif len(shape.seconds) >= _FEW:
             seconds = shape.median
         else:  # a first measurement may be a cold one: the fit counts as one more
-            seconds = median((*shape.seconds, self._fitted(key, work)))
+            seconds = median((*shape.seconds, self._fitted(key, _sound(work))))
         return _within(self._pace * seconds)
 
     def observe(self, key: CostKey, work: OpWork, seconds: float) -> None:
         """Learn what a call took; a duration that is not above 0 and finite is no measurement."""
-        op = self._ops.get(key[:2])
-        shape = op.find(key, _sound(work)) if op is not None else None
         if not 0.0 < seconds < math.inf:
             return
+        op = self._ops.get(key[:2])
+        shape = op.find(key, work) if op is not None else None
         if shape is not None and len(shape.seconds) >= _KNOWN and shape.median >= _TELLING_S:
             self._paces.append(_within(seconds) / shape.median)
             self._pace = median(self._paces)
@@ -200,7 +205,13 @@ class CostModel:
     def knows(self, key: CostKey, work: OpWork) -> bool:
         """Whether this very call was measured."""
         op = self._ops.get(key[:2])
-        return op is not None and op.find(key, _sound(work)) is not None
+        return op is not None and op.find(key, work) is not None
+
+    def settled(self, key: CostKey, work: OpWork) -> bool:
+        """Whether this very call was measured so often that one more measurement changes little."""
+        op = self._ops.get(key[:2])
+        shape = op.find(key, work) if op is not None else None
+        return shape is not None and len(shape.seconds) == WINDOW
 
     def prior(self, work: OpWork) -> float:
         """Return what is predicted where nothing was ever measured."""
@@ -216,7 +227,7 @@ class CostModel:
     def _learn(self, key: CostKey, work: OpWork, seconds: float) -> None:
         if 0.0 < seconds < math.inf:
             op = self._ops.pop(key[:2], None) or _Op()
-            op.add(key, _sound(work), _within(seconds))
+            op.add(key, work, _within(seconds))
             self._ops[key[:2]] = op
 
     def _fitted(self, key: CostKey, work: OpWork) -> float:

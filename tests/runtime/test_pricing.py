@@ -1,0 +1,158 @@
+"""Prices of units: what they are made of, what is learnt, and when the last one is taken over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ostinato.loop.batch import batch_key
+from ostinato.models.builtin.card import open_builtin
+from ostinato.request import GenerationSpec
+from ostinato.runtime import ResidentModel, Stacking
+from ostinato.runtime.pricing import NextPlan, Pricing
+from ostinato.runtime.resolve import resolve
+from ostinato.runtime.signature import plan_signature
+from ostinato.tasks import RequestId
+from ostinato.work import ComponentCall, CostModel, WorkPlan, WorkUnitKind
+from support.requests import request
+
+
+@pytest.fixture
+def model(tiny_builtin_folder: Path) -> ResidentModel:
+    resident = ResidentModel(open_builtin(tiny_builtin_folder))
+    resident.component("transformer")
+    return resident
+
+
+@pytest.fixture
+def spec(model: ResidentModel) -> GenerationSpec:
+    return resolve(model.card, request(num_frames=12), RequestId("r1"))
+
+
+def plan(samples: int = 1, calls: int = 1) -> WorkPlan:
+    one = [
+        ComponentCall(
+            call_id=f"c{index}",
+            component="transformer",
+            op="encode_text",
+            inputs={"prompt_embeds": (torch.zeros(samples, 8, 32),)},
+        )
+        for index in range(calls)
+    ]
+    return WorkPlan(kind=WorkUnitKind.CHUNK_STEP, calls=tuple(one))
+
+
+def upcoming(model: ResidentModel, spec: GenerationSpec, of: WorkPlan | None) -> NextPlan:
+    return NextPlan(model, spec, "rollout", of, stackable=True, plans_left={"rollout": 5})
+
+
+def test_equal_shapes_have_one_price_and_others_another(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 1)
+    one, same, larger = (
+        pricing.price(upcoming(model, spec, plan(samples))) for samples in (1, 1, 4)
+    )
+    assert one.shape is same.shape
+    assert larger.shape != one.shape
+    assert larger.unit.unit_s > one.unit.unit_s > 0
+    assert one.unit.remaining_s >= one.unit.unit_s
+    assert plan_signature(plan(1)) == plan_signature(plan(1)) != plan_signature(plan(2))
+
+
+def test_what_was_learnt_is_the_price(model: ResidentModel, spec: GenerationSpec) -> None:
+    pricing = Pricing(CostModel(), 1)
+    for _ in range(5):
+        pricing.learn(pricing.price(upcoming(model, spec, plan())), (0.5, 0.25))
+    assert pricing.price(upcoming(model, spec, plan())).unit.unit_s == pytest.approx(0.75)
+    assert pricing.total_s(model, spec, {"rollout": 4}) == pytest.approx(3.0)
+
+
+def test_a_price_is_taken_over_once_its_calls_are_well_known(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    known = pricing.price(upcoming(model, spec, plan()))
+    assert pricing.take_over(known) is None
+    assert pricing.take_over(pricing.price(upcoming(model, spec, None))) is None
+    for _ in range(16):
+        pricing.learn(known, (0.5, 0.25))
+    known = pricing.price(upcoming(model, spec, plan()))
+    taken = pricing.take_over(known)
+    assert taken is not None
+    assert taken.unit.unit_s == known.unit.unit_s
+    assert taken.unit.remaining_s == pytest.approx(known.unit.remaining_s - known.unit.unit_s)
+    assert taken.unit.stack is None, "its calls were not looked at"
+    pricing.learn(taken, (50.0, 50.0))
+    assert pricing.price(upcoming(model, spec, plan())).unit.unit_s == known.unit.unit_s
+
+
+def store_plan(frames: int = 1) -> WorkPlan:
+    text_kv = tuple(type("KV", (), {"key": torch.zeros(1, 8, 2, 16)})() for _ in range(1))
+    call = ComponentCall(
+        call_id="c",
+        component="transformer",
+        op="store",
+        inputs={
+            "latents": torch.zeros(1, 16, frames, 8, 8),
+            "first_frame": torch.zeros((), dtype=torch.int64),
+            "text_kv": text_kv,
+            "context": None,
+        },
+    )
+    return WorkPlan(kind=WorkUnitKind.CACHE_IO, calls=(call,))
+
+
+def test_a_table_of_stacked_costs_grows_by_less_than_its_parts(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    priced = pricing.price(upcoming(model, spec, store_plan()))
+    stack = priced.unit.stack
+    assert stack is not None
+    assert batch_key(store_plan(), model.component) is not None
+    table = pricing.stack_costs(stack)
+    assert len(table) == 4
+    assert list(table) == sorted(table)
+    assert table[3] < 4 * table[0]
+    assert pricing.stack_costs("another") == ()
+    pricing.forbid(stack)
+    assert pricing.stack_costs(stack) == ()
+    assert pricing.price(upcoming(model, spec, store_plan())).unit.stack is None
+
+
+def test_always_stacking_expects_company_to_cost_nothing(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4, Stacking.ALWAYS)
+    stack = pricing.price(upcoming(model, spec, store_plan())).unit.stack
+    assert stack is not None
+    assert len(set(pricing.stack_costs(stack))) == 1
+
+
+def test_a_stack_is_learnt_at_the_operations_of_its_largest_call(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    one = pricing.price(upcoming(model, spec, store_plan()))
+    assert one.shape is not None
+    half = one._replace(
+        shape=one.shape._replace(
+            entries=(
+                one.shape.entries[0]._replace(
+                    work=replace(
+                        one.shape.entries[0].work, flops=one.shape.entries[0].work.flops / 2
+                    )
+                ),
+                one.shape.entries[-1],
+            )
+        )
+    )
+    for _ in range(5):
+        pricing.learn_stack((one, half), 0.3, (0.01, 0.01))
+    key, work = one.shape.entries[0]
+    # Two whole calls at the operations a second at which one and a half took 0.3 s.
+    assert pricing.costs.predict(key._replace(items=2), work.times(2)) == pytest.approx(0.4)

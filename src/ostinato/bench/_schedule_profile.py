@@ -18,7 +18,7 @@ from ostinato.runtime.simulate import ClassProfile, Planned, Profiles, Stage, Tr
 from ostinato.tasks import RequestId
 
 _SOURCE = "measured by ostinato bench schedule"
-_STACK_STEPS = 12  # of the requests that are stacked to be timed
+_STACK_STEPS = 30  # of the requests that are stacked to be timed
 
 
 def measured_profiles(

@@ -19,6 +19,7 @@ from ostinato.bench._traffic import Traffic
 from ostinato.errors import BadInput
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.runtime import Engine, Stacking
+from ostinato.runtime.scheduler import RoundRobin
 from ostinato.runtime.threads import told_threads
 
 MIN_REQUESTS = 40
@@ -69,7 +70,7 @@ def run(arguments: LeaksArguments) -> Report:
     with (
         tempfile.TemporaryDirectory(prefix="ostinato-leaks-") as folder,
         torch_threads(threads),
-        Engine(max_batch=_IN_FLIGHT, stacking=Stacking.ALWAYS) as engine,
+        Engine(RoundRobin(), max_batch=2 * _IN_FLIGHT, stacking=Stacking.ALWAYS) as engine,
     ):
         traffic = Traffic(engine, Path(folder), arguments.seed)
         watched = _serve(traffic, num_requests)

@@ -153,7 +153,7 @@ class Desk:
         elif ran.stacked:
             advances_s = [running.advance_s for running in group]
             self._pricing.learn_stack(priced, ran.executed_s, advances_s)
-        elif (stack := priced[0].unit.stack) is not None:
+        elif ran.refused and (stack := priced[0].unit.stack) is not None:
             self._pricing.forbid(stack)
 
     def _priced(self, running: RunningRequest) -> NextUnit:

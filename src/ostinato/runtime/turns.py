@@ -21,7 +21,7 @@ class Ran:
 
     start_s, end_s: the process's monotonic clock, loading included. device_s: what it cost, load_s
     what loading before it did; executed_s: of device_s, the calls of a stack. stacked: whether the
-    requests shared a forward.
+    requests shared a forward. refused: they did not, since the rules of this processor forbid it.
     """
 
     ends: tuple[End | None, ...]
@@ -31,6 +31,7 @@ class Ran:
     load_s: float
     executed_s: float
     stacked: bool
+    refused: bool
 
 
 class Turns:
@@ -46,12 +47,14 @@ class Turns:
         leader, start_s = group[0], time.monotonic()
         before = sum(running.spent.device_s for running in group)
         loaded = sum(running.spent.load_s for running in group)
-        executed_s, stacked = 0.0, False
+        executed_s, stacked, refused = 0.0, False, False
         with cpu_turn(stated_threads(self._forced_threads, leader.cpu_threads)) as threads:
             if len(group) == 1:
                 ends = [leader.turn(threads)]
             else:
-                ends, executed_s, stacked = self._together(group, threads)
+                ends, shares, executed_s = self._together(group, threads)
+                stacked = any(share.stacked for share in shares)
+                refused = all(_refused(share) for share in shares)
         return Ran(
             ends=tuple(ends),
             start_s=start_s,
@@ -60,11 +63,12 @@ class Turns:
             load_s=sum(running.spent.load_s for running in group) - loaded,
             executed_s=executed_s,
             stacked=stacked,
+            refused=refused,
         )
 
     def _together(
         self, group: Sequence[RunningRequest], threads: int
-    ) -> tuple[list[End | None], float, bool]:
+    ) -> tuple[list[End | None], Sequence[Share], float]:
         started = time.perf_counter()
         try:
             rules = self._rules_at(threads)
@@ -82,9 +86,14 @@ class Turns:
             running.share(threads, share, executed_s * len(running.plan.calls) / calls)
             for running, share in zip(group, shares, strict=True)
         ]
-        return ends, executed_s, any(share.stacked for share in shares)
+        return ends, shares, executed_s
 
     def _rules_at(self, threads: int) -> BatchRules:
         if threads not in self._rules:
             self._rules[threads] = probe_batch_rules()
         return self._rules[threads]
+
+
+def _refused(share: Share) -> bool:
+    """Whether a plan ran alone though nothing went wrong: a stack of such is not allowed."""
+    return share.error is None and share.stack_error is None and not share.stacked

@@ -156,3 +156,21 @@ def test_a_stack_is_learnt_at_the_operations_of_its_largest_call(
     key, work = one.shape.entries[0]
     # Two whole calls at the operations a second at which one and a half took 0.3 s.
     assert pricing.costs.predict(key._replace(items=2), work.times(2)) == pytest.approx(0.4)
+
+
+def test_a_stack_costs_no_more_than_a_larger_one(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    priced = pricing.price(upcoming(model, spec, store_plan()))
+    assert priced.shape is not None
+    key, work = priced.shape.entries[0]
+    for items, seconds in ((1, 0.02), (2, 0.05), (3, 0.03)):
+        for _ in range(5):
+            pricing.costs.observe(key._replace(items=items), work.times(items), seconds)
+    stack = priced.unit.stack
+    assert stack is not None
+    table = pricing.stack_costs(stack)
+    assert list(table) == sorted(table)
+    assert table[1] == table[2]
+    assert table[1] - table[0] < table[0], "a pair pays again, so it is measured again"

@@ -155,3 +155,20 @@ def test_a_probe_that_raises_fails_those_requests_and_not_the_engine(
         assert all("in broken" in end.error.__notes__[0] for end in failed), "each has the trace"
         assert_nothing_held(start, [resident], handles)
     assert all(isinstance(ended(handle), Finished) for handle in submit_all(engine))
+
+
+def test_a_stack_that_failed_once_is_tried_again(
+    engine: Engine, resident: ResidentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike one that the rules of the processor forbid."""
+    transformer = resident.component("transformer")
+    op_stacked, failures = transformer.op_stacked, iter([MemoryError("no room")])  # type: ignore[attr-defined]
+
+    def failing_once(name: str, rules: object) -> object:
+        for failure in failures:
+            raise failure
+        return op_stacked(name, rules)
+
+    monkeypatch.setattr(transformer, "op_stacked", failing_once)
+    outputs = engine.run([request(seed=seed, num_frames=24) for seed in range(3)])
+    assert max(output.provenance.stacked_steps for output in outputs) > 0

@@ -8,6 +8,7 @@ worked out once for each shape: a price must cost far less than the unit.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ostinato.loop.batch import batch_key
@@ -177,11 +178,14 @@ class Pricing:
         if self._stacking is Stacking.ALWAYS:  # as if all after the first cost nothing
             return (self.costs.predict(*call),) * self._max_batch
         advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
-        return tuple(
+        seconds = [
             self.costs.predict(call.key._replace(items=items), call.work.times(items))
             + advance_s * -(-items // num_calls)
             for items in range(1, self._max_batch + 1)
-        )
+        ]
+        # Fewer calls never take longer than more. Where they are said to, their price is the wrong
+        # one, and would stay so: a stack that never pays never runs, so it is not measured again.
+        return tuple(accumulate(reversed(seconds), min))[::-1]
 
     def _shape(self, upcoming: NextPlan) -> Shape | None:
         if upcoming.plan is None:

@@ -174,3 +174,17 @@ def test_a_stack_costs_no_more_than_a_larger_one(
     assert list(table) == sorted(table)
     assert table[1] == table[2]
     assert table[1] - table[0] < table[0], "a pair pays again, so it is measured again"
+
+
+def test_a_component_without_an_estimate_has_the_price_of_its_node(
+    model: ResidentModel, spec: GenerationSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(op: str, inputs: object) -> object:
+        raise KeyError(op)
+
+    monkeypatch.setattr(model.component("transformer"), "estimate", broken)
+    pricing = Pricing(CostModel(), 4)
+    priced = pricing.price(upcoming(model, spec, store_plan()))
+    assert priced.shape is None
+    assert priced.unit.stack is None
+    assert priced.unit.unit_s > 0

@@ -85,7 +85,7 @@ class Pricing:
     def price(self, upcoming: NextPlan) -> Priced:
         """Price the next unit and what follows it.
 
-        Raises whatever a component raises when it is asked for an estimate, or what it stacks.
+        Raises whatever a component raises when it is asked what it stacks.
         """
         shape = self._shape(upcoming)
         whole = self._whole(upcoming, upcoming.node)
@@ -197,9 +197,12 @@ class Pricing:
             if len(self._shapes) >= _MOST_SHAPES:
                 for known in (self._shapes, self._of_stack, self._tables):
                     known.clear()
-            entries = plan_work(
-                upcoming.plan, upcoming.model.component, model_id=model_id, node=upcoming.node
-            )
+            try:
+                entries = plan_work(
+                    upcoming.plan, upcoming.model.component, model_id=model_id, node=upcoming.node
+                )
+            except Exception:  # no estimate costs a request its price and its company, not its life
+                return None
             stacks = upcoming.stackable and self._max_batch > 1
             key = batch_key(upcoming.plan, upcoming.model.component) if stacks else None
             stack = None if key is None else f"{model_id} {key!r}"

@@ -33,7 +33,7 @@ from support.traces import CheckedPool, profiles, traces
 
 POLICIES = pytest.mark.parametrize("policy", policies(), ids=lambda policy: policy.name)
 FEW = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 
 import torch
 
 from ostinato.backend.loading import holds_settings
 from ostinato.errors import EngineClosed, InternalError
 from ostinato.runtime.desk import Desk
-from ostinato.runtime.failure import wrapped
+from ostinato.runtime.failure import typed
 from ostinato.runtime.running import RunningRequest
 
 THREAD_NAME = "ostinato-device"
@@ -28,7 +29,7 @@ class DeviceWorker:
         """Start the thread."""
         self._desk = desk
         self._wake = threading.Condition()
-        self._inbox: list[RunningRequest] = []
+        self._inbox: deque[RunningRequest] = deque()
         self._closing = False
         self._in_turn = False  # whether a turn, which needs the process's settings, may run
         self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
@@ -82,18 +83,21 @@ class DeviceWorker:
         except BaseException as error:
             with self._wake:
                 self._closing, self._in_turn = True, False
-                waiting, self._inbox = self._inbox, []
-            for running in (*self._desk.abandon(), *waiting):
-                running.end_failed(wrapped(error, "the engine's worker stopped"))
+                waiting, self._inbox = self._inbox, deque()
+            failure = typed(error, "the engine's worker stopped")
+            self._desk.fail(failure)
+            for running in waiting:
+                running.end_failed(failure)
 
     def _take(self) -> bool:
         """Wait for something to do and take what has arrived; returns whether to close."""
         with self._wake:
             self._in_turn = False
             self._wake.wait_for(lambda: self._inbox or self._desk.busy or self._closing)
-            arrived, self._inbox = self._inbox, []
+            arrived = len(self._inbox)
             self._in_turn = not self._closing
             closing = self._closing
-        for running in arrived:
-            self._desk.take(running)
+        for _ in range(arrived):
+            self._desk.take(self._inbox[0])  # it stays until it is taken, whatever that raises
+            self._inbox.popleft()
         return closing

@@ -32,6 +32,7 @@ TABLE = {
     "DeadlineExceeded": ("deadline_exceeded", 504, 1),
     "AdmissionInfeasible": ("admission_infeasible", 422, 1),
     "EngineLost": ("engine_lost", 503, 1),
+    "RankLost": ("rank_lost", 503, 1),
     "InvalidMessage": ("invalid_message", 502, 1),
     "InternalError": ("internal", 500, 1),
     "EngineClosed": ("engine_closed", 503, 1),

@@ -144,6 +144,13 @@ class EngineLost(OstinatoError):
     http_status = 503
 
 
+class RankLost(OstinatoError):
+    """A rank of a pool stopped, went silent or diverged; the others cannot go on without it."""
+
+    code = "rank_lost"
+    http_status = 503
+
+
 class InvalidMessage(OstinatoError):
     """Another process sent what the protocol between processes does not allow."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 
 import torch
 
@@ -28,7 +29,7 @@ class DeviceWorker:
         """Start the thread."""
         self._desk = desk
         self._wake = threading.Condition()
-        self._inbox: list[RunningRequest] = []
+        self._inbox: deque[RunningRequest] = deque()
         self._closing = False
         self._in_turn = False  # whether a turn, which needs the process's settings, may run
         self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
@@ -82,9 +83,10 @@ class DeviceWorker:
         except BaseException as error:
             with self._wake:
                 self._closing, self._in_turn = True, False
-                waiting, self._inbox = self._inbox, []
+                waiting, self._inbox = self._inbox, deque()
             fault = wrapped(error, "the engine's worker stopped")
-            for running in (*self._desk.abandon(), *waiting):
+            self._desk.fail(fault)
+            for running in waiting:
                 running.end_failed(twin(fault))
 
     def _take(self) -> bool:
@@ -92,9 +94,10 @@ class DeviceWorker:
         with self._wake:
             self._in_turn = False
             self._wake.wait_for(lambda: self._inbox or self._desk.busy or self._closing)
-            arrived, self._inbox = self._inbox, []
+            arrived = len(self._inbox)
             self._in_turn = not self._closing
             closing = self._closing
-        for running in arrived:
-            self._desk.take(running)
+        for _ in range(arrived):
+            self._desk.take(self._inbox[0])  # it stays until it is taken, whatever that raises
+            self._inbox.popleft()
         return closing

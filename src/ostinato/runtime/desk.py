@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostinato.errors import AdmissionInfeasible, OstinatoError
+from ostinato.errors import AdmissionInfeasible, InvalidMessage, OstinatoError
 from ostinato.runtime.about import AboutUnit
+from ostinato.runtime.failure import twin, typed
 from ostinato.runtime.needs import need_of, weights_of
 from ostinato.runtime.pricing import Priced, Pricing
+from ostinato.runtime.ranks import Lead
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import (
@@ -42,13 +44,15 @@ class Desk:
         pricing: Pricing,
         turns: Turns,
         witness: Witness | None = None,
+        lead: Lead | None = None,
     ) -> None:
-        """Take the parts; each is this desk's alone."""
+        """Take the parts, each this desk's alone; lead: tells other ranks what is done here."""
         self._policy = policy
         self._ledger = ledger
         self._pricing = pricing
         self._turns = turns
         self._witness = witness
+        self._lead = lead
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
         self._since_priced = 0  # units
@@ -73,7 +77,10 @@ class Desk:
         waiting = _waiting(running, total_s)
         try:
             self._ledger.submit(waiting)
-        except AdmissionInfeasible as error:
+            if self._lead is not None:
+                self._lead.arrived(running)
+        except (AdmissionInfeasible, InvalidMessage) as error:
+            self._ledger.leave(waiting.request_id)
             running.end_failed(error)
             return
         self._active[running.spec.request_id] = running
@@ -85,6 +92,8 @@ class Desk:
         """End what was cancelled or has passed its deadline, whether or not it is its turn."""
         for running in list(self._active.values()):
             if running.scope.cancelled:
+                if self._lead is not None:
+                    self._lead.stopped(running.spec.request_id, None)
                 self._leave(running, Outcome.CANCELLED, now)
                 running.end_cancelled()
             elif (late := running.late_error(now)) is not None:
@@ -96,6 +105,8 @@ class Desk:
         decision = decide(snapshot, self._policy)
         if self._witness is not None:
             self._witness.decided(snapshot, decision)
+        if self._lead is not None:
+            self._lead.decided(decision)
         self._admit(decision)
         for request_id in decision.hopeless:
             running = self._active[request_id]
@@ -108,8 +119,17 @@ class Desk:
 
     def close(self) -> None:
         """Cancel every request."""
+        if self._lead is not None:
+            self._lead.close()
         for running in self.abandon():
             running.end_cancelled()
+
+    def fail(self, error: OstinatoError) -> None:
+        """Fail every request, on every rank: the worker cannot go on."""
+        if self._lead is not None:
+            self._lead.close(error)
+        for running in self.abandon():
+            running.end_failed(twin(error))
 
     def abandon(self) -> tuple[RunningRequest, ...]:
         """Forget every request and return them: the caller ends them."""
@@ -138,6 +158,8 @@ class Desk:
                 self._ledger.proceed(running.spec.request_id, self._priced(running), ran.end_s)
             else:
                 outcome = Outcome.FAILED if running.failed else Outcome.FINISHED
+                if self._lead is not None:
+                    self._lead.ended(running.spec.request_id, outcome)
                 self._leave(running, outcome, ran.end_s)
                 end()
         if self._witness is not None and about is not None:
@@ -166,6 +188,8 @@ class Desk:
             priced = self._pricing.price(upcoming)
         except BaseException as error:  # of a component of this request's: its next turn's
             running.meet(error)
+            if self._lead is not None:
+                self._lead.met(running.spec.request_id, typed(error, "a unit has no price"))
             priced = self._pricing.price(upcoming._replace(plan=None))
         self._next[running.spec.request_id] = priced
         return priced.unit
@@ -185,7 +209,10 @@ class Desk:
         On one device nothing runs between ticks, so with nothing ready nothing is admitted.
         """
         for component, model in self._owners.items():
-            model.unload(component.removeprefix(f"{model.card.model_id}/"))
+            name = component.removeprefix(f"{model.card.model_id}/")
+            if self._lead is not None:
+                self._lead.unloaded(model, name)
+            model.unload(name)
             self._ledger.reservations.drop(component)
         self._owners.clear()
 
@@ -203,6 +230,8 @@ class Desk:
         )
 
     def _fail(self, running: RunningRequest, error: OstinatoError, now: float) -> None:
+        if self._lead is not None:
+            self._lead.stopped(running.spec.request_id, error)
         self._leave(running, Outcome.FAILED, now)
         running.end_failed(error)
 

@@ -29,12 +29,14 @@ from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
 from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.protocol import run_all
+from ostinato.runtime.ranks import Channel, Lead
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import FairShare, Ledger, Policy, Witness
 from ostinato.runtime.stacking import Stacking
 from ostinato.runtime.turns import Turns
+from ostinato.runtime.witness import Witnesses
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, CostModel, Resources
 
@@ -57,6 +59,7 @@ class Engine:
         tenant_weights: Mapping[str, float] | None = None,
         witness: Witness | None = None,
         costs: CostModel | None = None,
+        channel: Channel | None = None,
     ) -> None:
         """Start the device worker.
 
@@ -66,7 +69,8 @@ class Engine:
         shown every unit, each of which then runs by itself. capacity: what requests may reserve
         together. tenant_weights: parts of the device by tenant, 1.0 for one that is not named.
         witness: is told what was decided and run. costs: what is known of this device; it goes on
-        learning.
+        learning. channel: to other ranks, each of which follows what is decided here
+        (`runtime.ranks.follow`).
         Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
         that is not above 0.
         """
@@ -91,7 +95,8 @@ class Engine:
             ledger=Ledger(capacity=capacity, weights=weights),
             pricing=Pricing(costs or CostModel(), max_batch, stacking),
             turns=Turns(Environment.read().num_threads),
-            witness=witness,
+            witness=None if witness is None else Witnesses(witness),
+            lead=None if channel is None else Lead(channel),
         )
         self._worker = DeviceWorker(self._desk)
         self._finalizer = weakref.finalize(self, self._worker.stop)

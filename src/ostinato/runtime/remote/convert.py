@@ -26,7 +26,7 @@ from ostinato.runtime.remote.messages import FinishedTold, WireError
 from ostinato.tasks import Modality, OutputName
 
 
-def _fields_of(contract: type, *, without: str, spelt: dict[str, object]) -> type[msgspec.Struct]:
+def fields_of(contract: type, *, without: str, spelt: dict[str, object]) -> type[msgspec.Struct]:
     """Return a strict struct of a contract's fields; `spelt` gives those with a plainer type."""
     hints = get_type_hints(contract) | spelt
     fields = [(f.name, hints[f.name]) for f in dataclasses.fields(contract) if f.name != without]
@@ -35,16 +35,16 @@ def _fields_of(contract: type, *, without: str, spelt: dict[str, object]) -> typ
     )
 
 
-_REQUEST = _fields_of(
+_REQUEST = fields_of(
     Request, without="inputs", spelt={"model": str, "task": str, "outputs": tuple[str, ...]}
 )
 _OUTPUT_NAMES = tuple(name.value for name in OutputName)
-_PROVENANCE = _fields_of(Provenance, without="spec", spelt={})
+_PROVENANCE = fields_of(Provenance, without="spec", spelt={})
 
 
 def request_fields(request: Request) -> msgspec.Raw:
     """Encode a request that has been resolved, but for its inputs."""
-    return _encode(_REQUEST, plain(request), without="inputs")
+    return encode_fields(_REQUEST, plain(request), without="inputs")
 
 
 def request_arrays(
@@ -68,7 +68,7 @@ def read_request(fields: msgspec.Raw, parts: Sequence[str], arrays: Sequence[Arr
     if len(parts) != len(arrays):
         raise InvalidMessage(f"a request has {len(parts)} inputs and {len(arrays)} arrays")
     inputs = tuple(_part(modality, value) for modality, value in zip(parts, arrays, strict=True))
-    return Request(**_decode(_REQUEST, fields), inputs=inputs)
+    return Request(**decode_fields(_REQUEST, fields), inputs=inputs)
 
 
 def output_message(ticket: int, output: Output) -> tuple[FinishedTold, tuple[Array, ...]]:
@@ -79,7 +79,7 @@ def output_message(ticket: int, output: Output) -> tuple[FinishedTold, tuple[Arr
         ticket=ticket,
         outputs=names,
         fps=videos[0].fps if videos else 0.0,
-        provenance=_encode(_PROVENANCE, output.provenance, without="spec"),
+        provenance=encode_fields(_PROVENANCE, output.provenance, without="spec"),
         advice=output.advice,
     )
     values = (v.frames if isinstance(v, Video) else v for v in output.values.values())
@@ -98,7 +98,7 @@ def read_output(message: FinishedTold, arrays: Sequence[Array], spec: Generation
             values[OutputName(name)] = _video(value, message.fps)
         else:
             values[OutputName(name)] = value
-    provenance = Provenance(**_decode(_PROVENANCE, message.provenance), spec=spec)
+    provenance = Provenance(**decode_fields(_PROVENANCE, message.provenance), spec=spec)
     return Output(values=values, provenance=provenance, advice=message.advice)
 
 
@@ -154,13 +154,15 @@ def _video(frames: Array, fps: float) -> Video:
         raise InvalidMessage(f"a clip came that is none: {error}") from error
 
 
-def _encode(kind: type[msgspec.Struct], contract: object, *, without: str) -> msgspec.Raw:
+def encode_fields(kind: type[msgspec.Struct], contract: object, *, without: str) -> msgspec.Raw:
+    """Encode the fields of a contract but for `without`; raises what msgspec raises."""
     values = {name: getattr(contract, name) for name in kind.__struct_fields__ if name != without}
     return msgspec.Raw(msgspec.msgpack.encode(kind(**values)))
 
 
 # Any: the types of the fields were checked while they were decoded.
-def _decode(kind: type[msgspec.Struct], fields: msgspec.Raw) -> dict[str, Any]:
+def decode_fields(kind: type[msgspec.Struct], fields: msgspec.Raw) -> dict[str, Any]:
+    """Decode what `encode_fields` encoded; raises InvalidMessage."""
     try:
         return msgspec.structs.asdict(msgspec.msgpack.decode(fields, type=kind))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -14,6 +14,7 @@ from ostinato.request import GenerationSpec
 from ostinato.runtime import ResidentModel, Stacking
 from ostinato.runtime.pricing import NextPlan, Pricing
 from ostinato.runtime.resolve import resolve
+from ostinato.runtime.scheduler import StackTable
 from ostinato.runtime.signature import plan_signature
 from ostinato.tasks import RequestId
 from ostinato.work import ComponentCall, CostModel, WorkPlan, WorkUnitKind
@@ -115,12 +116,13 @@ def test_a_table_of_stacked_costs_grows_by_less_than_its_parts(
     assert stack is not None
     assert batch_key(store_plan(), model.component) is not None
     table = pricing.stack_costs(stack)
-    assert len(table) == 4
-    assert list(table) == sorted(table)
-    assert table[3] < 4 * table[0]
-    assert pricing.stack_costs("another") == ()
+    assert len(table.seconds) == 4
+    assert list(table.seconds) == sorted(table.seconds)
+    assert table.seconds[3] < 4 * table.seconds[0]
+    assert table.trial == 2, "no pair was measured"
+    assert pricing.stack_costs("another") == StackTable()
     pricing.forbid(stack)
-    assert pricing.stack_costs(stack) == ()
+    assert pricing.stack_costs(stack) == StackTable()
     assert pricing.price(upcoming(model, spec, store_plan())).unit.stack is None
 
 
@@ -130,7 +132,7 @@ def test_always_stacking_expects_company_to_cost_nothing(
     pricing = Pricing(CostModel(), 4, Stacking.ALWAYS)
     stack = pricing.price(upcoming(model, spec, store_plan())).unit.stack
     assert stack is not None
-    assert len(set(pricing.stack_costs(stack))) == 1
+    assert len(set(pricing.stack_costs(stack).seconds)) == 1
 
 
 def test_a_stack_is_learnt_at_the_operations_of_its_largest_call(
@@ -170,10 +172,39 @@ def test_a_stack_costs_no_more_than_a_larger_one(
             pricing.costs.observe(key._replace(items=items), work.times(items), seconds)
     stack = priced.unit.stack
     assert stack is not None
-    table = pricing.stack_costs(stack)
+    table = pricing.stack_costs(stack).seconds
     assert list(table) == sorted(table)
     assert table[1] == table[2]
     assert table[1] - table[0] < table[0], "a pair pays again, so it is measured again"
+
+
+@pytest.mark.parametrize(("pair_s", "then"), [(1.2, 4), (2.5, 0)])
+def test_sizes_are_tried_until_they_are_known(
+    model: ResidentModel, spec: GenerationSpec, pair_s: float, then: int
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    priced = pricing.price(upcoming(model, spec, store_plan()))
+    assert priced.shape is not None
+    assert priced.unit.stack is not None
+    key, work = priced.shape.entries[0]
+    for items, seconds in ((1, 1.0), (2, pair_s)):
+        assert {pricing.stack_costs(priced.unit.stack).trial for _ in range(8)} == {2}
+        for _ in range(16):
+            pricing.costs.observe(key._replace(items=items), work.times(items), seconds)
+    assert pricing.stack_costs(priced.unit.stack).trial == then
+    # Those that do not pay are tried once in a while, for nothing else would measure them again.
+    found = [pricing.stack_costs(priced.unit.stack).trial for _ in range(8 * 128)]
+    assert set(found) == {then, then or 2}
+    assert then or 8 <= sum(trial == 2 for trial in found) <= 24
+
+
+def test_pairs_of_guidance_are_tried_by_fours(model: ResidentModel, spec: GenerationSpec) -> None:
+    pricing = Pricing(CostModel(), 8)
+    two = store_plan().calls[0]
+    pair = WorkPlan(kind=WorkUnitKind.CACHE_IO, calls=(two, replace(two, call_id="d")))
+    stack = pricing.price(upcoming(model, spec, pair)).unit.stack
+    assert stack is not None
+    assert pricing.stack_costs(stack).trial == 4
 
 
 def test_a_component_without_an_estimate_has_the_price_of_its_node(

@@ -8,15 +8,15 @@ worked out once for each shape: a price must cost far less than the unit.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from ostinato.loop.batch import batch_key
 from ostinato.loop.cost import PricedCall, observe, plan_work
 from ostinato.request import GenerationSpec
 from ostinato.runtime.resident import ResidentModel
-from ostinato.runtime.scheduler import NextUnit
+from ostinato.runtime.scheduler import NextUnit, StackTable
 from ostinato.runtime.signature import plan_signature
+from ostinato.runtime.stack_table import TRIALS, stack_table
 from ostinato.runtime.stacking import Stacking
 from ostinato.work import CostKey, CostModel, OpWork, WorkPlan
 
@@ -25,6 +25,8 @@ _UNIT_OP = "unit"
 _FLOPS_PER_PIXEL = 1e5
 _MOST_SHAPES = 4096  # that are remembered; more than any traffic mixes, and then begun anew
 _TABLE_USES = 8  # of a table of stacked costs before it is made anew from what was learnt since
+# One in so many tables has pairs tried again that did not pay: nothing else would measure them.
+_RETRIED = 64
 
 
 class NextPlan(NamedTuple):
@@ -79,7 +81,8 @@ class Pricing:
         self._shapes: dict[Hashable, Shape] = {}
         self._wholes: dict[Hashable, PricedCall] = {}
         self._of_stack: dict[str, Shape] = {}
-        self._tables: dict[str, tuple[int, tuple[float, ...]]] = {}
+        self._tables: dict[str, tuple[int, StackTable]] = {}
+        self._num_tables = 0
         self._forbidden: set[str] = set()
 
     def price(self, upcoming: NextPlan) -> Priced:
@@ -114,12 +117,12 @@ class Pricing:
             if count
         )
 
-    def stack_costs(self, stack: str) -> tuple[float, ...]:
-        """Return predicted seconds of 1, 2, ... stacked calls of a key."""
+    def stack_costs(self, stack: str) -> StackTable:
+        """Return what stacked calls of a key are taken to cost, each plan's `advance` included."""
         shape = self._of_stack.get(stack)
         if shape is None or stack in self._forbidden:
-            return ()
-        uses, table = self._tables.get(stack, (0, ()))
+            return StackTable()
+        uses, table = self._tables.get(stack, (0, StackTable()))
         if not uses:
             uses, table = _TABLE_USES, self._table(shape)
         self._tables[stack] = (uses - 1, table)
@@ -173,19 +176,27 @@ class Pricing:
     def _settled(self, shape: Shape) -> bool:
         return all(self.costs.settled(*entry) for entry in shape.entries)
 
-    def _table(self, shape: Shape) -> tuple[float, ...]:
+    def _table(self, shape: Shape) -> StackTable:
         call, *_, advance = shape.entries
         if self._stacking is Stacking.ALWAYS:  # as if all after the first cost nothing
-            return (self.costs.predict(*call),) * self._max_batch
+            return StackTable((self.costs.predict(*call),) * self._max_batch)
         advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
-        seconds = [
-            self.costs.predict(call.key._replace(items=items), call.work.times(items))
-            + advance_s * -(-items // num_calls)
-            for items in range(1, self._max_batch + 1)
-        ]
-        # Fewer calls never take longer than more. Where they are said to, their price is the wrong
-        # one, and would stay so: a stack that never pays never runs, so it is not measured again.
-        return tuple(accumulate(reversed(seconds), min))[::-1]
+
+        def price(items: int) -> float:
+            key, work = call.key._replace(items=items), call.work.times(items)
+            return self.costs.predict(key, work) + advance_s * -(-items // num_calls)
+
+        def known(items: int) -> bool:
+            key, work = call.key._replace(items=items), call.work.times(items)
+            return items == 1 or self.costs.num_measured(key, work) >= TRIALS
+
+        sizes = filter(known, range(1, self._max_batch + 1))
+        measured = {items: price(items) for items in sizes}
+        table = stack_table(measured, price, most=self._max_batch, of_plan=num_calls)
+        self._num_tables += 1
+        if self._num_tables % _RETRIED == 0 and not table.trial:
+            return table._replace(trial=min(2 * num_calls, self._max_batch))
+        return table
 
     def _shape(self, upcoming: NextPlan) -> Shape | None:
         if upcoming.plan is None:

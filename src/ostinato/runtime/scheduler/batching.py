@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ostinato.runtime.scheduler.policy import Policy, Rank
-from ostinato.runtime.scheduler.snapshot import Ready, Snapshot
+from ostinato.runtime.scheduler.snapshot import Ready, Snapshot, StackTable
 from ostinato.tasks import RequestId
 
 YIELD = 1 / 3
@@ -34,16 +34,17 @@ def company(
 
     One that would run before the leader's next unit anyway joins when the stack takes less than
     its parts one after the other: both are done sooner. One that would have had to wait delays
-    those who would not, so it joins when it costs them at most `YIELD` of its own unit. Nobody
-    joins or is joined beyond a deadline.
+    those who would not, so it joins when it costs them at most `YIELD` of its own unit. A stack
+    that is tried has room for anyone. Nobody joins or is joined beyond a deadline, and a trial is
+    taken for no faster than its parts.
     """
     group = [leader.ready]
-    seconds = snapshot.stack_s.get(leader.ready.stack or "", ())
+    seconds, trial = snapshot.stacks.get(leader.ready.stack or "", StackTable())
     if not seconds:
         return group
     later = _after(leader.ready, snapshot)
     leader_rank = policy.rank(_having_run(leader.ready, later), later)
-    items, group_s = leader.ready.items, leader.ready.unit_s
+    items, group_s, parts_s = leader.ready.items, leader.ready.unit_s, leader.ready.unit_s
     room_s = leader.ready.slack_s(snapshot.now) + leader.ready.unit_s
     for _, other in order:
         if items >= len(seconds):
@@ -52,12 +53,14 @@ def company(
             continue
         if items + other.items > len(seconds):
             continue
-        stacked_s = seconds[items + other.items - 1]
+        stacked_s, tried = seconds[items + other.items - 1], items + other.items <= trial
         part = 1.0 if policy.rank(other, later) < leader_rank else YIELD
         within_s = min(room_s, other.slack_s(snapshot.now) + other.unit_s)
-        if stacked_s - group_s < part * other.unit_s and stacked_s <= within_s:
+        most_s = max(stacked_s, parts_s + other.unit_s) if tried else stacked_s
+        if most_s <= within_s and (tried or stacked_s - group_s < part * other.unit_s):
             group.append(other)
             items, group_s, room_s = items + other.items, stacked_s, within_s
+            parts_s += other.unit_s
     return group
 
 
@@ -66,7 +69,7 @@ def group_s(group: Sequence[Ready], snapshot: Snapshot) -> float:
     if len(group) == 1:
         return group[0].unit_s
     items = sum(ready.items for ready in group)
-    return snapshot.stack_s[group[0].stack or ""][items - 1]
+    return snapshot.stacks[group[0].stack or ""].seconds[items - 1]
 
 
 def _may_join(leader: Ready, other: Ready, device: int) -> bool:

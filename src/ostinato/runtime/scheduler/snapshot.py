@@ -7,6 +7,7 @@ predicted device-seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
@@ -69,6 +70,16 @@ class Ready:
         return self.deadline_s - now - self.remaining_s
 
 
+class StackTable(NamedTuple):
+    """seconds: predicted, of 1, 2, ... stacked calls; as many as may be stacked.
+
+    trial: up to so many calls share a forward whatever it costs, to learn what it does; 0 for none.
+    """
+
+    seconds: tuple[float, ...] = ()
+    trial: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One device of the pool; free_at: predicted end of what runs on it, None when it is free."""
@@ -99,8 +110,7 @@ class Snapshot:
     """All that a decision depends on.
 
     room: what is not reserved. top_priority: the highest of those that wait or are ready, if it is
-    above 0. resident: components whose weights have their room. stack_s: by
-    stack key, predicted seconds of 1, 2, ... stacked calls; as many as may be stacked.
+    above 0. resident: components whose weights have their room. stacks: by stack key.
     """
 
     tick: int
@@ -112,7 +122,7 @@ class Snapshot:
     room: Resources
     top_priority: int = 0
     resident: frozenset[str] = frozenset()
-    stack_s: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    stacks: dict[str, StackTable] = field(default_factory=dict[str, StackTable])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

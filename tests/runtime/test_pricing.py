@@ -1,4 +1,4 @@
-"""Prices of units: what they are made of, what is learnt, and when the last one is taken over."""
+"""Prices of units: what they are made of, what is learnt, what stacks of them cost."""
 
 from __future__ import annotations
 
@@ -72,23 +72,16 @@ def test_what_was_learnt_is_the_price(model: ResidentModel, spec: GenerationSpec
     assert pricing.total_s(model, spec, {"rollout": 4}) == pytest.approx(3.0)
 
 
-def test_a_price_is_taken_over_once_its_calls_are_well_known(
+def test_a_unit_is_well_known_once_its_calls_are(
     model: ResidentModel, spec: GenerationSpec
 ) -> None:
     pricing = Pricing(CostModel(), 4)
-    known = pricing.price(upcoming(model, spec, plan()))
-    assert pricing.take_over(known) is None
-    assert pricing.take_over(pricing.price(upcoming(model, spec, None))) is None
+    assert not pricing.well_known(pricing.price(upcoming(model, spec, None)))
     for _ in range(16):
+        known = pricing.price(upcoming(model, spec, plan()))
+        assert not pricing.well_known(known)
         pricing.learn(known, (0.5, 0.25))
-    known = pricing.price(upcoming(model, spec, plan()))
-    taken = pricing.take_over(known)
-    assert taken is not None
-    assert taken.unit.unit_s == known.unit.unit_s
-    assert taken.unit.remaining_s == pytest.approx(known.unit.remaining_s - known.unit.unit_s)
-    assert taken.unit.stack is None, "its calls were not looked at"
-    pricing.learn(taken, (50.0, 50.0))
-    assert pricing.price(upcoming(model, spec, plan())).unit.unit_s == known.unit.unit_s
+    assert pricing.well_known(known)
 
 
 def store_plan(frames: int = 1) -> WorkPlan:

@@ -28,9 +28,9 @@ from ostinato.runtime.turns import Ran, Turns
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
 
-# Of the units of a request that is alone, one in so many is priced: pricing costs as much as all
-# else that the scheduler does, and there is nobody to compare with.
-_PRICED_ALONE = 4
+# Units that a request which is alone runs after each decision: there is nobody to decide about, so
+# deciding and pricing, which take a few tenths of a millisecond, can wait.
+_UNDECIDED = 3
 
 
 class Desk:
@@ -55,7 +55,7 @@ class Desk:
         self._lead = lead
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
-        self._since_priced = 0  # units
+        self._undecided: list[Ran] = []  # units since the last decision
         self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
 
     @property
@@ -100,7 +100,11 @@ class Desk:
                 self._fail(running, late, now)
 
     def tick(self, now: float) -> None:
-        """Decide once, and do what was decided."""
+        """Decide once, and do what was decided; a request that is alone may just go on."""
+        if (alone := self._goes_on()) is not None:
+            self._go_on(alone)
+            return
+        self._book()
         snapshot = self._ledger.snapshot(now, self._pricing.stack_costs)
         decision = decide(snapshot, self._policy)
         if self._witness is not None:
@@ -179,10 +183,6 @@ class Desk:
             self._pricing.forbid(stack)
 
     def _priced(self, running: RunningRequest) -> NextUnit:
-        taken_over = self._taken_over(running.spec.request_id)
-        if taken_over is not None:
-            self._next[running.spec.request_id] = taken_over
-            return taken_over.unit
         upcoming = running.upcoming()
         try:
             priced = self._pricing.price(upcoming)
@@ -194,14 +194,40 @@ class Desk:
         self._next[running.spec.request_id] = priced
         return priced.unit
 
-    def _taken_over(self, request_id: RequestId) -> Priced | None:
-        """Return the price of the unit before for a request that is alone, most of the time."""
-        self._since_priced += 1
-        if len(self._active) > 1 or self._since_priced >= _PRICED_ALONE:
-            self._since_priced = 0
+    def _goes_on(self) -> RunningRequest | None:
+        """Return the request that any policy would let go on: it is alone, and well known.
+
+        Not while somebody follows or looks on: they are told of every unit.
+        """
+        if len(self._active) != 1 or self._lead is not None or self._witness is not None:
             return None
-        before = self._next.get(request_id)
-        return self._pricing.take_over(before) if before is not None else None
+        (running,) = self._active.values()
+        priced = self._next.get(running.spec.request_id)
+        if priced is None or running.claim.deadline_s is not None:
+            return None
+        known = len(self._undecided) < _UNDECIDED and self._pricing.well_known(priced)
+        return running if known else None
+
+    def _go_on(self, running: RunningRequest) -> None:
+        ran = self._turns.run([running])
+        self._undecided.append(ran)
+        (end,) = ran.ends
+        if end is not None:
+            outcome = Outcome.FAILED if running.failed else Outcome.FINISHED
+            self._leave(running, outcome, ran.end_s)
+            end()
+
+    def _book(self) -> None:
+        """Charge what ran since the last decision, as one unit, and price what is next."""
+        ran, self._undecided = self._undecided, []
+        if not ran:
+            return
+        (request_id,) = self._next  # nobody was admitted since
+        unit = Placed(device=0, request_ids=(request_id,), predicted_s=0.0)
+        self._ledger.start(unit, ran[0].start_s, self._ledger.tick)
+        self._ledger.stop(unit, sum(each.device_s for each in ran))
+        following = self._priced(self._active[request_id])
+        self._ledger.proceed(request_id, following, ran[-1].end_s)
 
     def _make_room(self) -> None:
         """Unload all weights: only they keep those who wait from being admitted.
@@ -241,6 +267,7 @@ class Desk:
             self._witness.ended(running.spec.request_id, outcome, now)
 
     def _forget(self, running: RunningRequest) -> None:
+        self._book()
         request_id = running.spec.request_id
         self._ledger.leave(request_id)
         del self._active[request_id]

@@ -59,13 +59,11 @@ class Priced(NamedTuple):
     """A next unit with its price, and by what it is measured; no tensor of the request.
 
     shape: None where its calls are not known. whole: the entry of the unit as one of its node.
-    taken_over: it is the price of the unit before; nothing is learnt by it.
     """
 
     unit: NextUnit
     shape: Shape | None
     whole: PricedCall
-    taken_over: bool = False
 
 
 class Pricing:
@@ -128,23 +126,13 @@ class Pricing:
         self._tables[stack] = (uses - 1, table)
         return table
 
-    def take_over(self, before: Priced) -> Priced | None:
-        """Return a price for the unit after one that is well known, without looking at its plan.
-
-        For a request that has the device to itself: nobody compares its price. None where the unit
-        before is not well known.
-        """
-        shape = before.shape
-        if not (before.taken_over or (shape is not None and self._settled(shape))):
-            return None
-        left_s = max(before.unit.unit_s, before.unit.remaining_s - before.unit.unit_s)
-        unit = NextUnit(unit_s=before.unit.unit_s, remaining_s=left_s)
-        return Priced(unit, None, before.whole, taken_over=True)
+    def well_known(self, priced: Priced) -> bool:
+        """Whether measuring a unit once more would change little."""
+        shape = priced.shape
+        return shape is not None and all(self.costs.settled(*entry) for entry in shape.entries)
 
     def learn(self, priced: Priced, seconds: Sequence[float]) -> None:
         """Learn what a unit took that ran alone: each call, then its `advance`."""
-        if priced.taken_over:
-            return
         if priced.shape is not None:
             observe(self.costs, priced.shape.entries, seconds)
         observe(self.costs, (priced.whole,), (sum(seconds),))
@@ -172,9 +160,6 @@ class Pricing:
         if len(self._forbidden) >= _MOST_SHAPES:
             self._forbidden.clear()
         self._forbidden.add(stack)
-
-    def _settled(self, shape: Shape) -> bool:
-        return all(self.costs.settled(*entry) for entry in shape.entries)
 
     def _table(self, shape: Shape) -> StackTable:
         call, *_, advance = shape.entries

@@ -82,6 +82,11 @@ class Ledger:
         return bool(self._waiting or self._ready)
 
     @property
+    def tick(self) -> int:
+        """Number of the next decision."""
+        return self._tick
+
+    @property
     def num_waiting(self) -> int:
         """Requests that wait for admission."""
         return len(self._waiting)

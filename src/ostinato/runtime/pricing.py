@@ -25,8 +25,8 @@ _UNIT_OP = "unit"
 _FLOPS_PER_PIXEL = 1e5
 _MOST_SHAPES = 4096  # that are remembered; more than any traffic mixes, and then begun anew
 _TABLE_USES = 8  # of a table of stacked costs before it is made anew from what was learnt since
-# One in so many tables has pairs tried again that did not pay: nothing else would measure them.
-_RETRIED = 64
+# One in so many tables has sizes tried again that did not pay: nothing else would measure them.
+_RETRIED = 32
 
 
 class NextPlan(NamedTuple):
@@ -180,7 +180,8 @@ class Pricing:
         table = stack_table(measured, price, most=self._max_batch, of_plan=num_calls)
         self._num_tables += 1
         if self._num_tables % _RETRIED == 0 and not table.trial:
-            return table._replace(trial=min(2 * num_calls, self._max_batch))
+            trial = self._max_batch if self._num_tables // _RETRIED % 2 else 2 * num_calls
+            return table._replace(trial=min(trial, self._max_batch))
         return table
 
     def _shape(self, upcoming: NextPlan) -> Shape | None:

@@ -84,6 +84,16 @@ def test_peers_share_a_forward_when_it_takes_less_than_its_parts() -> None:
     assert full.request_ids == ("a",)
 
 
+def test_as_many_share_a_forward_as_save_most() -> None:
+    """A third one costs more than it saves, a fourth makes up for it."""
+    four = [ready(name, stack="k", arrival=index) for index, name in enumerate("abcd")]
+    table = StackTable((1.0, 1.2, 2.9, 3.0))
+    (unit,) = decide(snapshot(*four, stacks={"k": table}), RoundRobin()).units
+    assert (unit.request_ids, unit.predicted_s) == (("a", "b", "c", "d"), 3.0)
+    (pair,) = decide(snapshot(*four[:3], stacks={"k": table}), RoundRobin()).units
+    assert (pair.request_ids, pair.predicted_s) == (("a", "b"), 1.2)
+
+
 def test_a_lesser_claim_may_lengthen_a_stack_only_a_little() -> None:
     """Under shortest-remaining the first would go on alone, so its company has to be cheap."""
     long = ready("b", stack="k", arrival=1, remaining_s=9.0)

@@ -76,12 +76,12 @@ def test_a_unit_is_well_known_once_its_calls_are(
     model: ResidentModel, spec: GenerationSpec
 ) -> None:
     pricing = Pricing(CostModel(), 4)
-    assert not pricing.well_known(pricing.price(upcoming(model, spec, None)))
+    assert not pricing.well_known(pricing.price(upcoming(model, spec, None)), stacked=False)
     for _ in range(16):
         known = pricing.price(upcoming(model, spec, plan()))
-        assert not pricing.well_known(known)
+        assert not pricing.well_known(known, stacked=False)
         pricing.learn(known, (0.5, 0.25))
-    assert pricing.well_known(known)
+    assert pricing.well_known(known, stacked=False)
 
 
 def store_plan(frames: int = 1) -> WorkPlan:
@@ -189,15 +189,6 @@ def test_sizes_are_tried_until_they_are_known(
     found = [pricing.stack_costs(priced.unit.stack).trial for _ in range(8 * 128)]
     assert set(found) == ({0, 2, 4} if not then else {then})
     assert then or all(found.count(trial) == 16 for trial in (2, 4))
-
-
-def test_pairs_of_guidance_are_tried_by_fours(model: ResidentModel, spec: GenerationSpec) -> None:
-    pricing = Pricing(CostModel(), 8)
-    two = store_plan().calls[0]
-    pair = WorkPlan(kind=WorkUnitKind.CACHE_IO, calls=(two, replace(two, call_id="d")))
-    stack = pricing.price(upcoming(model, spec, pair)).unit.stack
-    assert stack is not None
-    assert pricing.stack_costs(stack).trial == 4
 
 
 def test_a_component_without_an_estimate_has_the_price_of_its_node(

@@ -28,21 +28,18 @@ def test_a_line_that_falls_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "of_plan", "trial"),
+    ("known", "trial"),
     [
-        ({1: 1.0}, 1, 2),
-        ({1: 1.0}, 2, 4),
-        ({1: 1.0, 2: 1.5}, 1, 4),
-        ({1: 1.0, 3: 1.5}, 1, 6),
-        ({1: 1.0, 4: 3.0}, 1, 7),
-        ({1: 1.0, 2: 1.96}, 1, 0),  # a gain that is none
-        ({1: 1.0, 7: 1.0}, 1, 0),
+        ({1: 1.0}, 2),
+        ({1: 1.0, 2: 1.5}, 4),
+        ({1: 1.0, 3: 1.5}, 6),
+        ({1: 1.0, 4: 3.0}, 7),
+        ({1: 1.0, 2: 1.96}, 0),  # a gain that is none
+        ({1: 1.0, 7: 1.0}, 0),
     ],
 )
-def test_twice_as_many_are_tried_as_long_as_it_pays(
-    known: dict[int, float], of_plan: int, trial: int
-) -> None:
-    assert stack_table(known, guess, most=7, of_plan=of_plan).trial == trial
+def test_twice_as_many_are_tried_as_long_as_it_pays(known: dict[int, float], trial: int) -> None:
+    assert stack_table(known, guess, most=7).trial == trial
 
 
 @given(

@@ -52,6 +52,25 @@ def alone(source: object, asked: Sequence[Request]) -> list[Output]:
         return [engine.submit(request).result() for request in asked]
 
 
+def test_the_branches_of_one_request_share_its_forward(
+    tiny_wan_folder: Callable[[str], Path],
+) -> None:
+    source = open_model(tiny_wan_folder("UniPCMultistepScheduler"))
+    size = {"height": 64, "width": 64, "num_frames": 1}
+    guided, plain = (
+        replace(requests(source.card.model_id, 1, **size)[0], guidance_scale=scale)
+        for scale in (4.0, 1.0)
+    )
+    expected = alone(source, [guided, plain])
+    assert [output.provenance.stacked_steps for output in expected] == [0, 0]
+    with Engine(max_batch=4, stacking=Stacking.ALWAYS) as engine:
+        engine.add(source)
+        found = [engine.submit(asked).result() for asked in (guided, plain)]
+    assert all(map(equal, expected, found))
+    assert found[0].provenance.stacked_steps == guided.num_inference_steps
+    assert found[1].provenance.stacked_steps == 0, "it has one call a step"
+
+
 @pytest.mark.parametrize("count", [2, 5, 16])
 def test_builtin_stacked_equals_alone(tiny_builtin_folder: Path, count: int) -> None:
     source = open_builtin(tiny_builtin_folder)

@@ -56,6 +56,7 @@ class Desk:
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
         self._undecided: list[Ran] = []  # units since the last decision
+        self._stacked = False  # whether the unit before them was
         self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
 
     @property
@@ -154,9 +155,10 @@ class Desk:
         priced = [self._next[request_id] for request_id in unit.request_ids]
         about = None if self._witness is None else AboutUnit.of(unit, group, tick)
         self._ledger.start(unit, now, tick)
-        ran = self._turns.run(group)
+        ran = self._turns.run(group, stacked=unit.stacked)
+        self._stacked = unit.stacked
         self._ledger.stop(unit, ran.device_s)
-        self._learn(group, priced, ran)
+        self._learn(group, priced, ran, stacked=unit.stacked)
         for running, end in zip(group, ran.ends, strict=True):
             if end is None:
                 self._ledger.proceed(running.spec.request_id, self._priced(running), ran.end_s)
@@ -170,11 +172,18 @@ class Desk:
             self._witness.executed(about.record(ran))
             self._witness.level(self._level())
 
-    def _learn(self, group: Sequence[RunningRequest], priced: Sequence[Priced], ran: Ran) -> None:
+    def _learn(
+        self,
+        group: Sequence[RunningRequest],
+        priced: Sequence[Priced],
+        ran: Ran,
+        *,
+        stacked: bool,
+    ) -> None:
         """Teach the cost model, unless something went wrong: then times mean nothing."""
         if any(running.failed for running in group):
             return
-        if len(group) == 1:
+        if not stacked:
             self._pricing.learn(priced[0], (*group[0].calls_s, group[0].advance_s))
         elif ran.stacked:
             advances_s = [running.advance_s for running in group]
@@ -205,11 +214,13 @@ class Desk:
         priced = self._next.get(running.spec.request_id)
         if priced is None or running.claim.deadline_s is not None:
             return None
-        known = len(self._undecided) < _UNDECIDED and self._pricing.well_known(priced)
+        known = len(self._undecided) < _UNDECIDED and self._pricing.well_known(
+            priced, stacked=self._stacked
+        )
         return running if known else None
 
     def _go_on(self, running: RunningRequest) -> None:
-        ran = self._turns.run([running])
+        ran = self._turns.run([running], stacked=self._stacked)
         self._undecided.append(ran)
         (end,) = ran.ends
         if end is not None:

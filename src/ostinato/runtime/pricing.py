@@ -126,10 +126,13 @@ class Pricing:
         self._tables[stack] = (uses - 1, table)
         return table
 
-    def well_known(self, priced: Priced) -> bool:
-        """Whether measuring a unit once more would change little."""
-        shape = priced.shape
-        return shape is not None and all(self.costs.settled(*entry) for entry in shape.entries)
+    def well_known(self, priced: Priced, *, stacked: bool) -> bool:
+        """Whether measuring a unit once more would change little; stacked: its calls were one."""
+        if priced.shape is None:
+            return False
+        *calls, advance = priced.shape.entries
+        entries = [stack_of(calls), advance] if stacked else priced.shape.entries
+        return all(self.costs.settled(*entry) for entry in entries)
 
     def learn(self, priced: Priced, seconds: Sequence[float]) -> None:
         """Learn what a unit took that ran alone: each call, then its `advance`."""
@@ -147,13 +150,13 @@ class Pricing:
         """
         shapes = [priced.shape for priced in group if priced.shape is not None]
         calls = [call for shape in shapes for call in shape.entries[:-1]]
-        largest = max(calls, key=lambda call: call.work.flops)
-        flops = sum(call.work.flops for call in calls)
-        scale = len(calls) * largest.work.flops / flops if flops > 0 else 1.0
-        key = largest.key._replace(items=len(calls))
-        self.costs.observe(key, largest.work.times(len(calls)), scale * executed_s)
+        stack, flops = stack_of(calls), sum(call.work.flops for call in calls)
+        scale = stack.work.flops / flops if flops > 0 else 1.0
+        self.costs.observe(*stack, scale * executed_s)
         for shape, advance_s in zip(shapes, advances_s, strict=True):
             self.costs.observe(*shape.entries[-1], advance_s)
+        if len(group) == 1:
+            self.costs.observe(*group[0].whole, executed_s + sum(advances_s))
 
     def forbid(self, stack: str) -> None:
         """Never stack by this key again: the rules of this processor do not allow it."""
@@ -168,20 +171,20 @@ class Pricing:
         advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
 
         def price(items: int) -> float:
-            key, work = call.key._replace(items=items), call.work.times(items)
-            return self.costs.predict(key, work) + advance_s * -(-items // num_calls)
+            return self.costs.predict(*stack_of([call] * items)) + advance_s * -(
+                -items // num_calls
+            )
 
         def known(items: int) -> bool:
-            key, work = call.key._replace(items=items), call.work.times(items)
-            return items == 1 or self.costs.num_measured(key, work) >= TRIALS
+            return items == 1 or self.costs.num_measured(*stack_of([call] * items)) >= TRIALS
 
         sizes = filter(known, range(1, self._max_batch + 1))
         measured = {items: price(items) for items in sizes}
-        table = stack_table(measured, price, most=self._max_batch, of_plan=num_calls)
+        table = stack_table(measured, price, most=self._max_batch)
         self._num_tables += 1
         if self._num_tables % _RETRIED == 0 and not table.trial:
-            trial = self._max_batch if self._num_tables // _RETRIED % 2 else 2 * num_calls
-            return table._replace(trial=min(trial, self._max_batch))
+            trial = self._max_batch if self._num_tables // _RETRIED % 2 else 2
+            return table._replace(trial=trial)
         return table
 
     def _shape(self, upcoming: NextPlan) -> Shape | None:
@@ -221,3 +224,10 @@ class Pricing:
             work = OpWork(flops=_FLOPS_PER_PIXEL * pixels)
             found = self._wholes[signature] = PricedCall(key, work)
         return found
+
+
+def stack_of(calls: Sequence[PricedCall]) -> PricedCall:
+    """Return the entry of calls that are stacked: as many of the largest of them."""
+    largest = max(calls, key=lambda call: call.work.flops)
+    key = largest.key._replace(items=len(calls))
+    return PricedCall(key, largest.work.times(len(calls)))

@@ -18,21 +18,18 @@ _GAIN = 0.97  # of its parts' seconds that a stack must stay under to pay
 
 
 def stack_table(
-    known: Mapping[int, float], guess: Callable[[int], float], *, most: int, of_plan: int = 1
+    known: Mapping[int, float], guess: Callable[[int], float], *, most: int
 ) -> StackTable:
     """Return the prices of 1, 2, ... `most` stacked calls.
 
     known: seconds by number of calls, 1 among them. guess: seconds of a number where no stack was
     ever measured; never taken for more than its parts. Between two known sizes the price is on the
-    line through them, beyond the last it goes on as from the last but one. of_plan: calls that each
-    plan brings; a stack holds two plans or more.
+    line through them, beyond the last it goes on as from the last but one.
     """
     sizes = sorted(known)
     seconds = [_price(items, sizes, known, guess) for items in range(1, most + 1)]
     # Fewer calls never take longer than more.
-    return StackTable(
-        tuple(accumulate(reversed(seconds), min))[::-1], _trial(sizes, known, most, of_plan)
-    )
+    return StackTable(tuple(accumulate(reversed(seconds), min))[::-1], _trial(sizes, known, most))
 
 
 def _price(
@@ -52,10 +49,10 @@ def _price(
     return known[low] + (items - low) / (high - low) * (known[high] - known[low])
 
 
-def _trial(sizes: list[int], known: Mapping[int, float], most: int, of_plan: int) -> int:
+def _trial(sizes: list[int], known: Mapping[int, float], most: int) -> int:
     """Return up to how many calls are stacked to learn what they take; 0 for none."""
     last = sizes[-1]
     if last >= most:
         return 0
     pays = last == 1 or known[last] < _GAIN * last * known[1]
-    return min(2 * max(last, of_plan), most) if pays else 0
+    return min(2 * last, most) if pays else 0

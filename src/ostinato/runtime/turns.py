@@ -42,14 +42,17 @@ class Turns:
         self._forced_threads = forced_threads
         self._rules: dict[int, BatchRules] = {}  # by thread count
 
-    def run(self, group: Sequence[RunningRequest]) -> Ran:
-        """Run the next unit of each request of a group, as one where there are several."""
+    def run(self, group: Sequence[RunningRequest], *, stacked: bool) -> Ran:
+        """Run the next unit of each request of a group; stacked: all their calls as one forward.
+
+        A group of several requests is always stacked.
+        """
         leader, start_s = group[0], time.monotonic()
         before = sum(running.spent.device_s for running in group)
         loaded = sum(running.spent.load_s for running in group)
-        executed_s, stacked, refused = 0.0, False, False
+        executed_s, refused = 0.0, False
         with cpu_turn(stated_threads(self._forced_threads, leader.cpu_threads)) as threads:
-            if len(group) == 1:
+            if not stacked:
                 ends = [leader.turn(threads)]
             else:
                 ends, shares, executed_s = self._together(group, threads)

@@ -158,3 +158,29 @@ def test_items_of_a_unit_count_in_its_stack() -> None:
     assert (unit.request_ids, unit.predicted_s) == (("a", "b"), 1.6)
     (alone,) = decide(snapshot(*pairs, stacks={"k": StackTable(table[:3])}), RoundRobin()).units
     assert (alone.request_ids, alone.predicted_s) == (("a",), 1.2)
+
+
+def test_branches_of_one_request_are_one_forward_where_that_is_cheaper() -> None:
+    pair = ready("a", stack="k", items=2, unit_s=2.1)
+
+    def unit(table: StackTable) -> tuple[bool, float]:
+        (found,) = decide(snapshot(pair, stacks={"k": table}), RoundRobin()).units
+        return found.stacked, found.predicted_s
+
+    assert unit(StackTable((1.0, 1.5))) == (True, 1.5)
+    assert unit(StackTable((1.0, 2.5))) == (False, 2.1)
+    assert unit(StackTable((1.0, 2.5), trial=2)) == (True, 2.5)
+    assert unit(StackTable((1.0,))) == (False, 2.1)
+    assert unit(StackTable()) == (False, 2.1)
+    single = replace(pair, items=1, unit_s=1.0)
+    (lone,) = decide(snapshot(single, stacks={"k": StackTable((1.0, 1.1), 2)}), RoundRobin()).units
+    assert not lone.stacked
+
+
+def test_a_pair_gives_up_its_own_stack_only_for_company_that_saves_more() -> None:
+    pair, other = ready("a", stack="k", items=2), ready("b", stack="k", arrival=1)
+    dear, cheap = StackTable((1.0, 1.2, 2.5)), StackTable((1.0, 1.2, 1.5))
+    (unit,) = decide(snapshot(pair, other, stacks={"k": dear}), RoundRobin()).units
+    assert (unit.request_ids, unit.predicted_s) == (("a",), 1.2)
+    (both,) = decide(snapshot(pair, other, stacks={"k": cheap}), RoundRobin()).units
+    assert (both.request_ids, both.predicted_s) == (("a", "b"), 1.5)

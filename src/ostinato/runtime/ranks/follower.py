@@ -175,9 +175,9 @@ class _Follower:
         self._require_compared()
         for request_id in message.admitted:
             self._active[request_id].begin()
-        for request_ids in message.units:
-            group = [self._active[request_id] for request_id in request_ids]
-            ran = self._turns.run(group)
+        for unit in message.units:
+            group = [self._active[request_id] for request_id in unit.request_ids]
+            ran = self._turns.run(group, stacked=unit.stacked)
             for running, end in zip(group, ran.ends, strict=True):
                 if end is not None:
                     end()

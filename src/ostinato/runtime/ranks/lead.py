@@ -20,6 +20,7 @@ from ostinato.runtime.ranks.messages import (
     Met,
     Model,
     Stopped,
+    Unit,
     Unloaded,
     decode_answer,
     encode,
@@ -65,7 +66,10 @@ class Lead:
             Decided(
                 tick=decision.tick,
                 admitted=decision.admitted,
-                units=tuple(unit.request_ids for unit in decision.units),
+                units=tuple(
+                    Unit(request_ids=unit.request_ids, stacked=unit.stacked)
+                    for unit in decision.units
+                ),
             )
         )
 

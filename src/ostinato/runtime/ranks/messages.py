@@ -35,12 +35,19 @@ class Arrived(Message, tag="arrived", frozen=True, kw_only=True):
     arrival: int
 
 
+class Unit(Message, frozen=True, kw_only=True):
+    """A unit of one request or several; stacked: all their calls are one forward."""
+
+    request_ids: tuple[str, ...]
+    stacked: bool
+
+
 class Decided(Message, tag="decided", frozen=True, kw_only=True):
-    """A tick: who begins, and which units run, each of one request or several."""
+    """A tick: who begins, and which units run."""
 
     tick: int
     admitted: tuple[str, ...]
-    units: tuple[tuple[str, ...], ...]
+    units: tuple[Unit, ...]
 
 
 class Met(Message, tag="met", frozen=True, kw_only=True):

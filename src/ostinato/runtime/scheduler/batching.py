@@ -48,7 +48,7 @@ def company(
     # its better and its worse moments.
     items, parts_s = leader.ready.items, leader.ready.items * seconds[0]
     counted_s = parts_s
-    room_s, saved_s = _room_s(leader.ready, snapshot), 0.0
+    room_s, saved_s = _room_s(leader.ready, snapshot), _saved_alone_s(leader.ready, seconds)
     for _, other in order:
         joined = items + other.items
         if joined > len(seconds) or other.request_id in taken:
@@ -68,12 +68,26 @@ def company(
     return group[:most]
 
 
+def is_stacked(group: Sequence[Ready], snapshot: Snapshot) -> bool:
+    """Whether the calls of a group are one forward; those of one request where that is cheaper."""
+    (leader, *others) = group
+    seconds, trial = snapshot.stacks.get(leader.stack or "", StackTable())
+    return bool(others) or 1 < leader.items <= trial or _saved_alone_s(leader, seconds) > 0
+
+
 def group_s(group: Sequence[Ready], snapshot: Snapshot) -> float:
     """Return the predicted seconds of a group."""
-    if len(group) == 1:
+    if not is_stacked(group, snapshot):
         return group[0].unit_s
     items = sum(ready.items for ready in group)
     return snapshot.stacks[group[0].stack or ""].seconds[items - 1]
+
+
+def _saved_alone_s(leader: Ready, seconds: Sequence[float]) -> float:
+    """Return what a stack of a request's own calls saves."""
+    if not 1 < leader.items <= len(seconds):
+        return 0.0
+    return max(0.0, leader.items * seconds[0] - seconds[leader.items - 1])
 
 
 def _room_s(ready: Ready, snapshot: Snapshot) -> float:

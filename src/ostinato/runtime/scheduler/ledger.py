@@ -94,11 +94,14 @@ class Ledger:
     def snapshot(self, now: float, stack_costs: StackCosts = lambda key: StackTable()) -> Snapshot:
         """Show what there is to decide.
 
-        stack_costs: gives the prices of a stack key; asked for keys that two or more ready
-        requests have.
+        stack_costs: gives the prices of a stack key; asked for keys by which two or more
+        calls are ready.
         """
         waiting, ready = tuple(self._waiting.values()), tuple(self._ready.values())
-        keys = Counter(r.stack for r in ready if r.stack is not None)
+        calls: Counter[str] = Counter()
+        for entry in ready:
+            if entry.stack is not None:
+                calls[entry.stack] += entry.items
         return Snapshot(
             tick=self._tick,
             now=now,
@@ -109,7 +112,7 @@ class Ledger:
             room=self.reservations.room,
             top_priority=max([0, *(entry.priority for entry in (*waiting, *ready))]),
             resident=self.reservations.resident,
-            stacks={key: stack_costs(key) for key, count in keys.items() if count > 1},
+            stacks={key: stack_costs(key) for key, count in calls.items() if count > 1},
         )
 
     def admit(self, decision: Decision, nexts: Mapping[RequestId, NextUnit]) -> None:

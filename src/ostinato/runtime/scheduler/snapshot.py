@@ -127,11 +127,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Units that run as one on a device, the leader first; move_s: spent on moving states."""
+    """Units that run on a device, the leader first.
+
+    stacked: whether all their calls are one forward; always so for several requests, and for one
+    whose own calls, such as its branches of guidance, are cheaper so. move_s: spent on moving
+    states.
+    """
 
     device: int
     request_ids: tuple[RequestId, ...]
     predicted_s: float
+    stacked: bool = False
     move_s: float = 0.0
 
 

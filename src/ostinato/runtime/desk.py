@@ -56,7 +56,7 @@ class Desk:
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
         self._since_priced = 0  # units
-        self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
+        self._owners: dict[str, ResidentModel] = {}  # by component that was ever asked for
 
     @property
     def busy(self) -> bool:
@@ -208,13 +208,13 @@ class Desk:
 
         On one device nothing runs between ticks, so with nothing ready nothing is admitted.
         """
-        for component, model in self._owners.items():
+        for component in sorted(self._ledger.reservations.resident):
+            model = self._owners[component]
             name = component.removeprefix(f"{model.card.model_id}/")
             if self._lead is not None:
                 self._lead.unloaded(model, name)
             model.unload(name)
             self._ledger.reservations.drop(component)
-        self._owners.clear()
 
     def _level(self) -> Level:
         models = {id(running.model): running.model for running in self._active.values()}

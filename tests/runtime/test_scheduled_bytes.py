@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from ostinato.api import Engine
 from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.backend.loading import process_settings
-from ostinato.card import ModelSource
 from ostinato.errors import DeadlineExceeded, InternalError, NonFinite
 from ostinato.loop.contract import Component
 from ostinato.models.registry import open_model

@@ -331,9 +331,12 @@ class Run:
         tally, stacks = self.world.tally, self.world.stacks
         pairs = list(zip(self.schedule.asked, handles, ends, strict=True))
         family = {handle.request_id: asked.family for asked, handle, _ in pairs}
+        guided = {handle.request_id for asked, handle, _ in pairs if asked.guidance > 1}
         fates = {handle.request_id: asked.fate for asked, handle, _ in pairs}
         finished = {handle.request_id: isinstance(end, Finished) for _, handle, end in pairs}
         tally.update(f"stacked {family[name]}" for here in stacks.formed for name in here)
+        together = [here & guided for here in stacks.formed if len(here & guided) > 1]
+        tally.update(f"guided {family[name]}" for here in together for name in here)
         tally.update(f"met {fates[victim]}" for victim, _ in stacks.hit)
         tally.update(f"unharmed {family[name]}" for name in unharmed(stacks, finished))
 
@@ -349,9 +352,9 @@ def _assert_nothing_reserved(engine: Engine, residents: Sequence[ResidentModel])
 
 def _all_at_once(*fates: tuple[Fate, int], like: Asked, **fields: object) -> Schedule:
     """Return a schedule of equal shapes that share every forward while none has failed."""
-    plain = (replace(like, seed=1), replace(like, guidance=3.0))
+    plain = (replace(like, guidance=3.0), replace(like, guidance=3.0, seed=1))
     asked = (*plain, *(replace(like, fate=fate, at=at) for fate, at in fates))
-    values: dict[str, object] = {"policy": "round-robin", "max_batch": 8, "asked": asked}
+    values: dict[str, object] = {"policy": "round-robin", "max_batch": 12, "asked": asked}
     return Schedule(**{"stacking": Stacking.ALWAYS, **values, **fields})  # type: ignore[arg-type]
 
 
@@ -370,7 +373,7 @@ EXAMPLES = (
     _all_at_once((Fate.PLAIN, 0), like=_wan(16)),
 )
 NEEDED = (
-    *(f"{what} {family}" for what in ("stacked", "unharmed") for family in ("wan", "builtin")),
+    *(f"{what} {of}" for what in ("stacked", "guided", "unharmed") for of in ("wan", "builtin")),
     *(f"met {fate}" for fate in (*dict(IN_STACKS), Fate.OVERFLOWS)),
 )
 

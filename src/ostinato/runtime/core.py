@@ -14,9 +14,9 @@ from collections import deque
 import torch
 
 from ostinato.backend.loading import holds_settings
-from ostinato.errors import EngineClosed, InternalError
+from ostinato.errors import EngineClosed, InternalError, OstinatoError, RankLost
 from ostinato.runtime.desk import Desk
-from ostinato.runtime.failure import twin, wrapped
+from ostinato.runtime.failure import twin, typed, wrapped
 from ostinato.runtime.running import RunningRequest
 
 THREAD_NAME = "ostinato-device"
@@ -84,7 +84,7 @@ class DeviceWorker:
             with self._wake:
                 self._closing, self._in_turn = True, False
                 waiting, self._inbox = self._inbox, deque()
-            fault = wrapped(error, "the engine's worker stopped")
+            fault = _fault(error)
             self._desk.fail(fault)
             for running in waiting:
                 running.end_failed(twin(fault))
@@ -101,3 +101,9 @@ class DeviceWorker:
             self._desk.take(self._inbox[0])  # it stays until it is taken, whatever that raises
             self._inbox.popleft()
         return closing
+
+
+def _fault(error: BaseException) -> OstinatoError:
+    """Return why every request fails: the loss of a rank by name, anything else as ours."""
+    stopped = "the engine's worker stopped"
+    return typed(error, stopped) if isinstance(error, RankLost) else wrapped(error, stopped)

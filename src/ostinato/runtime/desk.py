@@ -57,7 +57,7 @@ class Desk:
         self._next: dict[RequestId, Priced] = {}
         self._undecided: list[Ran] = []  # units since the last decision
         self._stacked = False  # whether the unit before them was
-        self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
+        self._owners: dict[str, ResidentModel] = {}  # by component that was ever asked for
 
     @property
     def busy(self) -> bool:
@@ -245,13 +245,13 @@ class Desk:
 
         On one device nothing runs between ticks, so with nothing ready nothing is admitted.
         """
-        for component, model in self._owners.items():
+        for component in sorted(self._ledger.reservations.resident):
+            model = self._owners[component]
             name = component.removeprefix(f"{model.card.model_id}/")
             if self._lead is not None:
                 self._lead.unloaded(model, name)
             model.unload(name)
             self._ledger.reservations.drop(component)
-        self._owners.clear()
 
     def _level(self) -> Level:
         models = {id(running.model): running.model for running in self._active.values()}

@@ -16,7 +16,7 @@ class CancelScope:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cancelled = threading.Event()
+        self._cancelled = False
         self._releases: list[Callable[[], None]] = []
         self._closing = False
         self._closed = False
@@ -24,7 +24,7 @@ class CancelScope:
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked for the request to stop."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     @property
     def closed(self) -> bool:
@@ -38,7 +38,7 @@ class CancelScope:
 
     def cancel(self) -> None:
         """Ask for the request to stop at the next step boundary."""
-        self._cancelled.set()
+        self._cancelled = True
 
     def hold(self, release: Callable[[], None]) -> None:
         """Register how to free something; on a closed scope it is freed at once."""

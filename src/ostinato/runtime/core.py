@@ -18,6 +18,7 @@ from ostinato.errors import EngineClosed, InternalError, OstinatoError, RankLost
 from ostinato.runtime.desk import Desk
 from ostinato.runtime.failure import twin, typed, wrapped
 from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.waiters import Waiters
 
 THREAD_NAME = "ostinato-device"
 
@@ -28,7 +29,8 @@ class DeviceWorker:
     def __init__(self, desk: Desk) -> None:
         """Start the thread."""
         self._desk = desk
-        self._wake = threading.Condition()
+        self._lock = threading.RLock()
+        self._work_came = Waiters(self._lock)
         self._inbox: deque[RunningRequest] = deque()
         self._closing = False
         self._in_turn = False  # whether a turn, which needs the process's settings, may run
@@ -42,16 +44,16 @@ class DeviceWorker:
 
     def put(self, running: RunningRequest) -> None:
         """Queue a request; raises EngineClosed."""
-        with self._wake:
+        with self._lock:
             if self._closing:
                 raise EngineClosed("the engine is closed; make a new one")
             self._inbox.append(running)
-            self._wake.notify()
+            self._work_came.wake()
 
     def notify(self) -> None:
         """Have the worker look at cancellations; never blocks on a running step."""
-        with self._wake:
-            self._wake.notify()
+        with self._lock:
+            self._work_came.wake()
 
     def stop(self) -> None:
         """Cancel what runs, free everything, end the thread; safe to call again, and from any.
@@ -59,9 +61,9 @@ class DeviceWorker:
         Raises InternalError on a thread that holds the process's settings, when a turn waits for
         them; the worker then ends as soon as they are free.
         """
-        with self._wake:
+        with self._lock:
             self._closing = True
-            self._wake.notify()
+            self._work_came.wake()
             stuck = self._in_turn and holds_settings()
         if threading.current_thread() is self._thread:
             return
@@ -81,7 +83,7 @@ class DeviceWorker:
                     self._desk.tick(time.monotonic())
             self._desk.close()
         except BaseException as error:
-            with self._wake:
+            with self._lock:
                 self._closing, self._in_turn = True, False
                 waiting, self._inbox = self._inbox, deque()
             fault = _fault(error)
@@ -91,9 +93,10 @@ class DeviceWorker:
 
     def _take(self) -> bool:
         """Wait for something to do and take what has arrived; returns whether to close."""
-        with self._wake:
+        with self._lock:
             self._in_turn = False
-            self._wake.wait_for(lambda: self._inbox or self._desk.busy or self._closing)
+        self._work_came.wait_until(self._has_work)
+        with self._lock:
             arrived = len(self._inbox)
             self._in_turn = not self._closing
             closing = self._closing
@@ -101,6 +104,9 @@ class DeviceWorker:
             self._desk.take(self._inbox[0])  # it stays until it is taken, whatever that raises
             self._inbox.popleft()
         return closing
+
+    def _has_work(self) -> bool:
+        return bool(self._inbox) or self._desk.busy or self._closing
 
 
 def _fault(error: BaseException) -> OstinatoError:

@@ -23,6 +23,7 @@ from ostinato.request import (
 )
 from ostinato.runtime.failure import twin
 from ostinato.runtime.output import Output
+from ostinato.runtime.waiters import Waiters
 from ostinato.tasks import RequestId
 
 EventMaker = Callable[[RequestId, int], Event]
@@ -38,10 +39,10 @@ class Handle:
         self.spec = spec
         self._scope = scope
         self._wake = wake
-        # Two conditions of one lock: who waits for the end alone sleeps through the steps, each of
-        # which would otherwise take the interpreter from the device worker.
-        lock = threading.RLock()
-        self._changed, self._ended = threading.Condition(lock), threading.Condition(lock)
+        # Two sets of waiters: who waits for the end alone sleeps through the steps, each of which
+        # would otherwise take the interpreter from the device worker.
+        self._lock = threading.RLock()
+        self._changed, self._ended = Waiters(self._lock), Waiters(self._lock)
         self._events: list[Event] = []
         self._listeners: list[Listener] = []
         self._output: Output | None = None
@@ -54,7 +55,7 @@ class Handle:
     @property
     def done(self) -> bool:
         """Whether the final event has been recorded."""
-        with self._changed:
+        with self._lock:
             return self._final() is not None
 
     @property
@@ -75,12 +76,12 @@ class Handle:
         """
         position = 0
         while True:
-            with self._changed:
+            with self._lock:
                 if len(self._events) == position:
                     self._require_free_settings()
-                if not self._changed.wait_for(lambda: len(self._events) > position, timeout_s):  # noqa: B023
-                    raise TimeoutError(f"request {self.request_id} was silent for {timeout_s} s")
-                event = self._events[position]
+            if not self._changed.wait_until(lambda: len(self._events) > position, timeout_s):  # noqa: B023
+                raise TimeoutError(f"request {self.request_id} was silent for {timeout_s} s")
+            event = self._events[position]
             position += 1
             yield event
             if isinstance(event, _FINAL):
@@ -92,7 +93,7 @@ class Handle:
         It runs on the thread that records the event, often the device worker: it must neither
         wait nor raise. Returns how to end it; after the final event it is not called again.
         """
-        with self._changed:
+        with self._lock:
             for event in self._events:
                 listener(event)
             if self._final() is None:
@@ -105,11 +106,11 @@ class Handle:
         Raises InternalError on a thread that holds the process's settings: the turn that it would
         wait for needs them.
         """
-        with self._ended:
+        with self._lock:
             if self._final() is None:
                 self._require_free_settings()
-            if not self._ended.wait_for(lambda: self._final() is not None, timeout_s):
-                raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
+        if not self._ended.wait_until(lambda: self._final() is not None, timeout_s):
+            raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
 
     def result(self, timeout_s: float | None = None) -> Output:
         """Wait for the end and return what was made.
@@ -118,7 +119,7 @@ class Handle:
         wait does not end the request.
         """
         self.wait(timeout_s)
-        with self._changed:
+        with self._lock:
             final = self._final()
         if isinstance(final, Failed):
             raise twin(final.error)
@@ -176,12 +177,12 @@ class Handle:
         return last if isinstance(last, _FINAL) else None
 
     def _unsubscribe(self, listener: Listener) -> None:
-        with self._changed:
+        with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
     def _tell(self, make: EventMaker) -> None:
-        with self._changed:
+        with self._lock:
             assert self._final() is None, "an event after the final one"
             event = make(self.request_id, len(self._events))
             self._events.append(event)
@@ -190,8 +191,8 @@ class Handle:
             if self._final() is not None:
                 self._wake = _asleep  # the engine is no longer needed by this handle
                 self._listeners.clear()
-                self._ended.notify_all()
-            self._changed.notify_all()
+                self._ended.wake()
+            self._changed.wake()
 
 
 def _asleep() -> None:

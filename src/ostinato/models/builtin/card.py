@@ -54,6 +54,7 @@ _HERE = "ostinato.models.builtin"
 _MAX_FRAMES = 3600 * FPS
 # Three blocks, the last cut short: history is read, kept and grown.
 _PARITY_FRAMES = 30
+_FAST_BATCH_TOLERANCES = {"float32": 1.0}
 
 
 def shipped_folder() -> Path:
@@ -134,6 +135,7 @@ def builtin_card(
             reference=f"{_HERE}.reference:reference_of",
             num_frames=_PARITY_FRAMES,
             output_determinism=Determinism.BITWISE,
+            fast_batch_tolerances=_FAST_BATCH_TOLERANCES,
         ),
         precision=PrecisionSpec(weights="float32", latents="float32"),
         defaults=Defaults(

@@ -35,6 +35,7 @@ _ADAPTERS = "ostinato.models.wan.components"
 PRECISION = PrecisionSpec(weights="float32", latents="float32")
 # Three latent frames: the decoder's first, its second, and one with the history of both.
 _PARITY_FRAMES = 9
+_FAST_BATCH_TOLERANCES = {"float32": 1.0, "bfloat16": 1.0}
 
 
 def wan_card(model_id: str, facts: WanFacts) -> ModelCard:
@@ -91,6 +92,7 @@ def _parity() -> ParitySpec:
         reference="ostinato.models.wan.reference:reference_of",
         num_frames=_PARITY_FRAMES,
         output_determinism=Determinism.BITWISE,
+        fast_batch_tolerances=_FAST_BATCH_TOLERANCES,
     )
 
 

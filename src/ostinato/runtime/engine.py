@@ -66,8 +66,8 @@ class Engine:
 
         policy: whose unit is next (fair share by default). max_batch: up to so many equal calls
         of requests share one forward. stacking: whether they share it only where the cost model
-        says that it pays. batching: whether each request gets the bytes that it would get alone, or,
-        where its card declares a tolerance, values within that of them. observer: is
+        says that it pays. batching: whether each gets the bytes that it would get alone, or, where
+        its card declares a tolerance, values within that of them. observer: is
         shown every unit, each of which then runs by itself. capacity: what requests may reserve
         together. tenant_weights: parts of the device by tenant, 1.0 for one that is not named.
         witness: is told what was decided and run. costs: what is known of this device; it goes on

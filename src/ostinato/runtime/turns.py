@@ -46,9 +46,7 @@ class Ran:
 class Turns:
     """Runs one unit after the other; exact rules of stacking are measured when first needed."""
 
-    def __init__(
-        self, forced_threads: int | None, batching: Batching = Batching.EXACT
-    ) -> None:
+    def __init__(self, forced_threads: int | None, batching: Batching = Batching.EXACT) -> None:
         """Take the thread count that overrides what cards say, and what stacks have to keep."""
         self._forced_threads = forced_threads
         self.batching = batching

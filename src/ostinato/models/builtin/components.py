@@ -104,9 +104,7 @@ class BuiltinTransformer(Operations):
             latents = items[0]["latents"]
             _, _, frames, height, width = latents.shape
             rows = frames * geometry.rows(height) * geometry.columns(width)
-            shapes = row_shapes(
-                self.module, tokens=rows, time_rows=EXACT_ROWS, dtype=latents.dtype
-            )
+            shapes = row_shapes(self.module, tokens=rows, time_rows=EXACT_ROWS, dtype=latents.dtype)
             if not rules.stacks(shapes, sum(len(i["text_kv"][0].key) for i in items)):
                 return None
             return self._stacked(name, items)

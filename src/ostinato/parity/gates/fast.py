@@ -28,7 +28,7 @@ from ostinato.tasks import OutputName
 
 NAME = "fast"
 _SEED = 20261201
-_TIMED_ITEMS = 8
+_FEW, _TIMED_ITEMS = 4, 8
 
 
 class _Size(NamedTuple):
@@ -123,8 +123,9 @@ def _judged(
 def _not_offered(subject: Subject) -> GateResult:
     """Hold a card without a tolerance to what it then gets: exact batching, and so its bytes."""
     size = _sizes(subject)[-1]
-    asked = _requests(subject, size, 2)
-    with subject.serving(ShuffledTurns(_SEED), max_batch=2, batching=Batching.FAST) as (engine, _):
+    asked = _requests(subject, size, _FEW)
+    turns = ShuffledTurns(_SEED)
+    with subject.serving(turns, max_batch=_FEW, batching=Batching.FAST) as (engine, _):
         outputs = engine.run(asked)
     steps = sum(output.provenance.fast_steps for output in outputs)
     weights = subject.card.precision.weights
@@ -145,11 +146,11 @@ def _compared(
 def _sizes(subject: Subject) -> tuple[_Size, ...]:
     """Return the ordinary size, and the least where it is another one."""
     caps, ordinary = subject.card.capabilities, subject.request()
-    assert ordinary.height is not None and ordinary.width is not None
-    assert ordinary.num_frames is not None, "the room's requests leave no size out"
-    least = (caps.height.nearest(0)[0], caps.width.nearest(0)[0], caps.num_frames.nearest(0)[0])
-    sizes = (_Size(ordinary.height, ordinary.width, ordinary.num_frames), _Size(*least))
-    return tuple(dict.fromkeys(sizes))
+    named = (ordinary.height, ordinary.width, ordinary.num_frames)
+    given = [pixels for pixels in named if pixels is not None]
+    assert len(given) == len(named), "the room's requests leave no size out"
+    least = [each.nearest(0)[0] for each in (caps.height, caps.width, caps.num_frames)]
+    return tuple(dict.fromkeys((_Size(*given), _Size(*least))))
 
 
 def _requests(subject: Subject, size: _Size, count: int) -> list[Request]:

@@ -66,11 +66,12 @@ def serve(root: Path, path: Path) -> None:
 
 
 def _latents(source: ModelSource) -> list[torch.Tensor]:
-    subject, caps = Subject(source, VerifyOptions()), source.card.capabilities
+    subject, sides = Subject(source, VerifyOptions()), source.card.capabilities.height
+    many = all(sides.accepts(side) for _, side in _REQUESTS)
     asked = []
     for index, (scale, side) in enumerate(_REQUESTS):
         asked_for = {"guidance_scale": scale, "num_inference_steps": _STEPS}
-        if caps.height.accepts(side):
+        if many:
             asked_for |= {"height": side, "width": side, "num_frames": 1}
         asked.append(subject.request(index, outputs=(OutputName.LATENTS,), **asked_for))
     return [output.latents.clone() for output in subject.alone(asked)]

@@ -34,7 +34,7 @@ from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import FairShare, Ledger, Policy, Witness
-from ostinato.runtime.stacking import Stacking
+from ostinato.runtime.stacking import Batching, Stacking
 from ostinato.runtime.turns import Turns
 from ostinato.runtime.witness import Witnesses
 from ostinato.tasks import RequestId
@@ -54,6 +54,7 @@ class Engine:
         *,
         max_batch: int = 1,
         stacking: Stacking = Stacking.WHEN_IT_PAYS,
+        batching: Batching = Batching.EXACT,
         observer: Observer | None = None,
         capacity: Resources = UNLIMITED,
         tenant_weights: Mapping[str, float] | None = None,
@@ -64,27 +65,19 @@ class Engine:
         """Start the device worker.
 
         policy: whose unit is next (fair share by default). max_batch: up to so many equal calls
-        of requests share one forward; each request gets the bytes that it would get alone.
-        stacking: whether they share it only where the cost model says that it pays. observer: is
-        shown every unit, each of which then runs by itself. capacity: what requests may reserve
-        together. tenant_weights: parts of the device by tenant, 1.0 for one that is not named.
-        witness: is told what was decided and run. costs: what is known of this device; it goes on
-        learning. channel: to other ranks, each of which follows what is decided here
+        of requests share one forward. stacking: whether they share it only where the cost model
+        says that it pays. batching: whether each gets the bytes that it would get alone, or, where
+        its card declares a tolerance, values within that of them. observer: is shown every unit,
+        each of which then runs by itself. capacity: what requests may reserve together.
+        tenant_weights: parts of the device by tenant, 1.0 for one that is not named. witness: is
+        told what was decided and run. costs: what is known of this device; it goes on learning.
+        channel: to other ranks, each of which follows what is decided here
         (`runtime.ranks.follow`).
         Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
         that is not above 0.
         """
-        if max_batch < 1:
-            raise BadInput(f"max_batch is {max_batch!r}; expected a whole number of at least 1")
-        if observer is not None and max_batch > 1:
-            raise BadInput(
-                f"max_batch is {max_batch!r} and an observer is given, which sees units one by "
-                "one; leave one of them out"
-            )
         weights = dict(tenant_weights or {})
-        wrong = {name: weight for name, weight in weights.items() if not 0 < weight < math.inf}
-        if wrong:
-            raise BadInput(f"tenant_weights has {wrong}; expected finite numbers above 0")
+        _require_sound(max_batch, observer, weights)
         self._observer = observer
         self._models: dict[str, ResidentModel] = {}
         self._models_lock = threading.Lock()
@@ -94,9 +87,9 @@ class Engine:
             policy=policy or FairShare(),
             ledger=Ledger(capacity=capacity, weights=weights),
             pricing=Pricing(costs or CostModel(), max_batch, stacking),
-            turns=Turns(Environment.read().num_threads),
+            turns=Turns(Environment.read().num_threads, batching),
             witness=None if witness is None else Witnesses(witness),
-            lead=None if channel is None else Lead(channel),
+            lead=None if channel is None else Lead(channel, batching),
         )
         self._worker = DeviceWorker(self._desk)
         self._finalizer = weakref.finalize(self, self._worker.stop)
@@ -200,6 +193,20 @@ class Engine:
             raise EngineClosed("this engine belongs to the parent process; make one after the fork")
         if self._worker.closing:
             raise EngineClosed("the engine is closed; make a new one")
+
+
+def _require_sound(max_batch: int, observer: Observer | None, weights: Mapping[str, float]) -> None:
+    """Raise BadInput for settings that an engine cannot have."""
+    if max_batch < 1:
+        raise BadInput(f"max_batch is {max_batch!r}; expected a whole number of at least 1")
+    if observer is not None and max_batch > 1:
+        raise BadInput(
+            f"max_batch is {max_batch!r} and an observer is given, which sees units one by "
+            "one; leave one of them out"
+        )
+    wrong = {name: weight for name, weight in weights.items() if not 0 < weight < math.inf}
+    if wrong:
+        raise BadInput(f"tenant_weights has {wrong}; expected finite numbers above 0")
 
 
 def _check(model: ResidentModel, program: Program, spec: GenerationSpec) -> None:

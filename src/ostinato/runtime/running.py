@@ -153,6 +153,7 @@ class RunningRequest:
             if share.stack_error is not None:
                 self._delivery.advise(unstacked(self.plan, share.stack_error))
             self._spent.stacked_steps += share.stacked
+            self._spent.fast_steps += not share.exact
             self._fold(self._state, self.plan, share.result, device_s)
 
         return self._take_turn(num_threads, step)

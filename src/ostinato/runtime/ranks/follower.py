@@ -110,6 +110,8 @@ class _Follower:
         match message:
             case Model():
                 self._require_same(message)
+                if message.batching is not self._turns.batching:
+                    self._turns = Turns(Environment.read().num_threads, message.batching)
             case Arrived():
                 self._take(message)
             case Decided():

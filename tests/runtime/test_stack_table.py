@@ -30,7 +30,8 @@ def test_a_line_that_falls_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("known", "trial"),
     [
-        ({1: 1.0}, 2),
+        ({1: 0.4}, 2),
+        ({1: 1.0}, 0),  # so long a call gains nothing that the guess does not know of
         ({1: 1.0, 2: 1.5}, 4),
         ({1: 1.0, 3: 1.5}, 6),
         ({1: 1.0, 4: 3.0}, 7),
@@ -40,6 +41,11 @@ def test_a_line_that_falls_is_not_followed() -> None:
 )
 def test_twice_as_many_are_tried_as_long_as_it_pays(known: dict[int, float], trial: int) -> None:
     assert stack_table(known, guess, most=7).trial == trial
+
+
+def test_a_long_call_is_tried_where_the_guess_promises_something() -> None:
+    assert stack_table({1: 10.0}, lambda items: 19.0, most=8).trial == 2
+    assert stack_table({1: 10.0}, lambda items: 19.9, most=8).trial == 0
 
 
 @given(

@@ -34,7 +34,7 @@ from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import FairShare, Ledger, Policy, Witness
-from ostinato.runtime.stacking import Batching, Stacking
+from ostinato.runtime.stacking import MAX_BATCH, Batching, Stacking
 from ostinato.runtime.turns import Turns
 from ostinato.runtime.witness import Witnesses
 from ostinato.tasks import RequestId
@@ -52,7 +52,7 @@ class Engine:
         self,
         policy: Policy | None = None,
         *,
-        max_batch: int = 1,
+        max_batch: int | None = None,
         stacking: Stacking = Stacking.WHEN_IT_PAYS,
         batching: Batching = Batching.EXACT,
         observer: Observer | None = None,
@@ -65,18 +65,20 @@ class Engine:
         """Start the device worker.
 
         policy: whose unit is next (fair share by default). max_batch: up to so many equal calls
-        of requests share one forward. stacking: whether they share it only where the cost model
-        says that it pays. batching: whether each gets the bytes that it would get alone, or, where
-        its card declares a tolerance, values within that of them. observer: is shown every unit,
-        each of which then runs by itself. capacity: what requests may reserve together.
-        tenant_weights: parts of the device by tenant, 1.0 for one that is not named. witness: is
-        told what was decided and run. costs: what is known of this device; it goes on learning.
-        channel: to other ranks, each of which follows what is decided here
+        share one forward (`MAX_BATCH` by default, 1 with an observer). stacking: whether they share
+        it only where the cost model says that it pays. batching: whether each gets the bytes that
+        it would get alone, or, where its card declares a tolerance, values within that of them.
+        observer: is shown every unit, each of which then runs by itself. capacity: what requests
+        may reserve together. tenant_weights: parts of the device by tenant, 1.0 for one that is not
+        named. witness: is told what was decided and run. costs: what is known of this device; it
+        goes on learning. channel: to other ranks, each of which follows what is decided here
         (`runtime.ranks.follow`).
         Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
         that is not above 0.
         """
         weights = dict(tenant_weights or {})
+        if max_batch is None:
+            max_batch = MAX_BATCH if observer is None else 1
         _require_sound(max_batch, observer, weights)
         self._observer = observer
         self._models: dict[str, ResidentModel] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+MAX_BATCH = 8  # calls of a stack, where an engine is not told otherwise
+
 
 class Stacking(StrEnum):
     """when_it_pays: where the cost model expects the stack to take less than its parts.

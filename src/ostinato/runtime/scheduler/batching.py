@@ -50,6 +50,8 @@ def company(
     counted_s = parts_s
     room_s, saved_s = _room_s(leader.ready, snapshot), _saved_alone_s(leader.ready, seconds)
     for _, other in order:
+        if items >= len(seconds):
+            break
         joined = items + other.items
         if joined > len(seconds) or other.request_id in taken:
             continue

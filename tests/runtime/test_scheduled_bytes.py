@@ -368,7 +368,7 @@ IN_STACKS = (
 EXAMPLES = (
     _all_at_once(*IN_STACKS, like=_wan(64, steps=3)),
     _all_at_once(*IN_STACKS, like=_builtin(24, steps=3)),
-    _all_at_once((Fate.OVERFLOWS, 0), (Fate.PLAIN, 0), like=_wan(64), policy="fair-share"),
+    _all_at_once((Fate.OVERFLOWS, 0), (Fate.PLAIN, 0), like=_wan(64)),
     # Too few tokens to be exact in a stack on some processors.
     _all_at_once((Fate.PLAIN, 0), like=_wan(16)),
 )

@@ -6,10 +6,10 @@ real ops run, so requests that were picked out still share forwards with the oth
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -45,22 +45,22 @@ class Stacks:
     broken: set[Mark] = field(default_factory=set)
     formed: list[frozenset[str]] = field(default_factory=list)
     hit: list[tuple[str, frozenset[str]]] = field(default_factory=list)
-    _num_plans: Counter[str] = field(default_factory=Counter[str])
+    _num_plans: WeakKeyDictionary[ProgramRun, int] = field(default_factory=WeakKeyDictionary)
 
     def clear(self) -> None:
         """Forget all of it, for an engine whose requests are called as another's were."""
-        for part in (self.acts, self.broken, self.formed, self.hit, self._num_plans):
+        for part in (self.acts, self.broken, self.formed, self.hit):
             part.clear()
 
-    def mark(self, request_id: str, plan: WorkPlan) -> None:
-        """Mark the latents of a denoising plan."""
+    def mark(self, run: ProgramRun, plan: WorkPlan) -> None:
+        """Mark the latents of a denoising plan; a request may run on several ranks."""
         marked = [c.inputs["latents"] for c in plan.calls if {"latents"} <= set(c.inputs)]
         if not marked or plan.calls[0].component != DENOISER:
             return
-        index = self._num_plans[request_id]
-        self._num_plans[request_id] += 1
+        index = self._num_plans.get(run, 0)
+        self._num_plans[run] = index + 1
         for latents in marked:
-            latents.mark = Mark(request_id, index)  # type: ignore[attr-defined]
+            latents.mark = Mark(run._spec.request_id, index)  # type: ignore[attr-defined]
 
     def alone(self, op: Op, inputs: Inputs) -> Outputs:
         """Run one call."""
@@ -98,7 +98,7 @@ def install_stacks(patch: pytest.MonkeyPatch) -> Stacks:
     def marked(self: ProgramRun, state: ProgramState) -> object:
         plan = next_plan(self, state)
         if isinstance(plan, WorkPlan):
-            stacks.mark(self._spec.request_id, plan)
+            stacks.mark(self, plan)
         return plan
 
     def watched(self: ResidentModel, name: str) -> Component:

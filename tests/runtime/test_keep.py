@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,16 @@ pricing = Pricing(CostStore.of_this_process(kernel_threads()).load().to_model(),
 print(json.dumps({node: pricing.total_s(model, spec, {node: 1}) for node in sys.argv[2:]}))
 assert not model.loaded
 """
+
+
+Keeping = Callable[..., CostKeeper]
+
+
+@pytest.fixture
+def keeping() -> Iterator[Keeping]:
+    """Return `keeping(store, every_s=...)`; every keeper is closed in the end."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(closing(CostKeeper(*args, **options)))
 
 
 def store_in(folder: Path) -> CostStore:
@@ -92,23 +104,23 @@ def test_a_second_process_predicts_what_the_first_measured(
     }
 
 
-def test_an_engine_begins_with_what_the_last_one_kept(tmp_path: Path) -> None:
+def test_an_engine_begins_with_what_the_last_one_kept(tmp_path: Path, keeping: Keeping) -> None:
     store = store_in(tmp_path)
-    first = CostKeeper(store)
+    first = keeping(store)
     for seconds in (0.2, 0.3, 0.4):
         first.costs.observe(KEY, WORK, seconds)
     first.close()
     assert kept(store) == {KEY: (0.2, 0.3, 0.4)}
-    second = CostKeeper(store)
+    second = keeping(store)
     assert second.costs.predict(KEY, WORK) == first.costs.predict(KEY, WORK) == 0.3
     before = store.path.stat().st_mtime_ns
     second.close()
     assert store.path.stat().st_mtime_ns == before  # nothing new, nothing written
 
 
-def test_engines_that_share_a_file_add_to_each_other(tmp_path: Path) -> None:
+def test_engines_that_share_a_file_add_to_each_other(tmp_path: Path, keeping: Keeping) -> None:
     store = store_in(tmp_path)
-    one, other = CostKeeper(store), CostKeeper(store_in(tmp_path))
+    one, other = keeping(store), keeping(store_in(tmp_path))
     one.costs.observe(KEY, WORK, 0.2)
     other.costs.observe(OTHER, WORK, 0.7)
     one.costs.observe(KEY, WORK, 0.3)
@@ -117,8 +129,8 @@ def test_engines_that_share_a_file_add_to_each_other(tmp_path: Path) -> None:
     assert kept(store) == {KEY: (0.2, 0.3), OTHER: (0.7,)}
 
 
-def test_a_file_that_many_write_at_once_is_whole(tmp_path: Path) -> None:
-    keepers = [CostKeeper(store_in(tmp_path)) for _ in range(6)]
+def test_a_file_that_many_write_at_once_is_whole(tmp_path: Path, keeping: Keeping) -> None:
+    keepers = [keeping(store_in(tmp_path)) for _ in range(6)]
     keys = [KEY._replace(op=f"op{index}") for index in range(len(keepers))]
 
     def work(keeper: CostKeeper, key: CostKey) -> None:
@@ -136,8 +148,8 @@ def test_a_file_that_many_write_at_once_is_whole(tmp_path: Path) -> None:
     assert [path.suffix for path in (tmp_path / "costs").iterdir()] == [".json"]
 
 
-def test_a_long_lived_engine_keeps_every_so_often(tmp_path: Path) -> None:
-    keeper = CostKeeper(store_in(tmp_path), every_s=0.01)
+def test_a_long_lived_engine_keeps_every_so_often(tmp_path: Path, keeping: Keeping) -> None:
+    keeper = keeping(store_in(tmp_path), every_s=0.01)
     keeper.costs.observe(KEY, WORK, 0.2)
     until = time.monotonic() + WAIT_S
     while not kept(store_in(tmp_path)) and time.monotonic() < until:
@@ -148,20 +160,20 @@ def test_a_long_lived_engine_keeps_every_so_often(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
 
 
-def test_no_more_is_noted_than_a_moment_learns(tmp_path: Path) -> None:
-    keeper = CostKeeper(store_in(tmp_path))
+def test_no_more_is_noted_than_a_moment_learns(tmp_path: Path, keeping: Keeping) -> None:
+    keeper = keeping(store_in(tmp_path))
     for index in range(MAX_NOTED + 1):
         keeper.costs.observe(KEY if index else OTHER, WORK, 0.2)
     keeper.close()
     assert kept(store_in(tmp_path)).keys() == {KEY}
 
 
-def test_a_damaged_file_is_told_of_and_replaced(tmp_path: Path) -> None:
+def test_a_damaged_file_is_told_of_and_replaced(tmp_path: Path, keeping: Keeping) -> None:
     store = store_in(tmp_path)
     store.save(CostModel())
     store.path.write_bytes(b"{")
     with pytest.warns(RuntimeWarning, match="measured anew"):
-        keeper = CostKeeper(store)
+        keeper = keeping(store)
     keeper.costs.observe(KEY, WORK, 0.2)
     keeper.close()
     assert kept(store) == {KEY: (0.2,)}
@@ -184,9 +196,9 @@ def test_a_folder_that_takes_no_file_fails_no_request(
     )
 
 
-def test_a_failing_write_is_told_of_once(tmp_path: Path) -> None:
+def test_a_failing_write_is_told_of_once(tmp_path: Path, keeping: Keeping) -> None:
     store = store_in(tmp_path)
-    keeper = CostKeeper(store)
+    keeper = keeping(store)
     (tmp_path / "costs").write_text("in the way")
     keeper.costs.observe(KEY, WORK, 0.2)
     with pytest.warns(RuntimeWarning, match="cannot be kept"):

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from ostinato.errors import AdmissionInfeasible, InvalidMessage, OstinatoError
 from ostinato.runtime.about import AboutUnit
 from ostinato.runtime.failure import twin, typed
-from ostinato.runtime.needs import need_of, weights_of
+from ostinato.runtime.needs import waiting_of
 from ostinato.runtime.pricing import Priced, Pricing
 from ostinato.runtime.ranks import Lead
-from ostinato.runtime.resident import ResidentModel
+from ostinato.runtime.room import Room
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import (
     Decision,
     Ledger,
-    Level,
     NextUnit,
     Outcome,
     Placed,
     Policy,
-    Waiting,
     Witness,
     decide,
 )
@@ -56,7 +54,7 @@ class Desk:
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
         self._since_priced = 0  # units
-        self._owners: dict[str, ResidentModel] = {}  # of components whose weights have room
+        self._room = Room(ledger, lead)
 
     @property
     def busy(self) -> bool:
@@ -65,7 +63,7 @@ class Desk:
 
     def require_feasible(self, running: RunningRequest) -> None:
         """Raise AdmissionInfeasible for a request that could never be admitted; from any thread."""
-        waiting = _waiting(running, compute_s=0.0)
+        waiting = waiting_of(running, compute_s=0.0)
         weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
         self._ledger.reservations.require_feasible(waiting.request_id, waiting.need + weights)
 
@@ -74,7 +72,7 @@ class Desk:
         total_s = self._pricing.total_s(
             running.model, running.spec, running.selection.plans_by_node
         )
-        waiting = _waiting(running, total_s)
+        waiting = waiting_of(running, total_s)
         try:
             self._ledger.submit(waiting)
             if self._lead is not None:
@@ -84,7 +82,7 @@ class Desk:
             running.end_failed(error)
             return
         self._active[running.spec.request_id] = running
-        self._owners.update((component, running.model) for component, _ in waiting.weights)
+        self._room.hold(waiting, running.model)
         if self._witness is not None:
             self._witness.submitted(waiting, running.model.card.model_id)
 
@@ -115,7 +113,7 @@ class Desk:
         for unit in decision.units:
             self._run(unit, now, snapshot.tick)
         if not (decision.admitted or decision.units or decision.hopeless):
-            self._make_room()
+            self._room.make()
 
     def close(self) -> None:
         """Cancel every request."""
@@ -164,7 +162,7 @@ class Desk:
                 end()
         if self._witness is not None and about is not None:
             self._witness.executed(about.record(ran))
-            self._witness.level(self._level())
+            self._witness.level(self._room.level(self._active.values()))
 
     def _learn(self, group: Sequence[RunningRequest], priced: Sequence[Priced], ran: Ran) -> None:
         """Teach the cost model, unless something went wrong: then times mean nothing."""
@@ -203,32 +201,6 @@ class Desk:
         before = self._next.get(request_id)
         return self._pricing.take_over(before) if before is not None else None
 
-    def _make_room(self) -> None:
-        """Unload all weights: only they keep those who wait from being admitted.
-
-        On one device nothing runs between ticks, so with nothing ready nothing is admitted.
-        """
-        for component, model in self._owners.items():
-            name = component.removeprefix(f"{model.card.model_id}/")
-            if self._lead is not None:
-                self._lead.unloaded(model, name)
-            model.unload(name)
-            self._ledger.reservations.drop(component)
-        self._owners.clear()
-
-    def _level(self) -> Level:
-        models = {id(running.model): running.model for running in self._active.values()}
-        pages = {str(m.card.model_id): m.pages.num_bytes for m in models.values()}
-        reservations = self._ledger.reservations
-        return Level(
-            waiting=self._ledger.num_waiting,
-            ready=len(self._active) - self._ledger.num_waiting,
-            reserved=reservations.held,
-            room=reservations.room,
-            page_bytes=pages,
-            weight_bytes={name: int(size) for name, size in reservations.weights.items()},
-        )
-
     def _fail(self, running: RunningRequest, error: OstinatoError, now: float) -> None:
         if self._lead is not None:
             self._lead.stopped(running.spec.request_id, error)
@@ -245,18 +217,3 @@ class Desk:
         self._ledger.leave(request_id)
         del self._active[request_id]
         self._next.pop(request_id, None)
-
-
-def _waiting(running: RunningRequest, compute_s: float) -> Waiting:
-    claim = running.claim
-    return Waiting(
-        request_id=running.spec.request_id,
-        tenant=claim.tenant,
-        priority=claim.priority,
-        arrival=claim.arrival,
-        arrived_s=claim.arrived_s,
-        deadline_s=claim.deadline_s,
-        need=need_of(running.selection, running.spec, compute_s),
-        remaining_s=compute_s,
-        weights=weights_of(running.model, running.selection),
-    )

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from ostinato.errors import AdmissionInfeasible, InvalidMessage, OstinatoError
 from ostinato.runtime.about import AboutUnit
 from ostinato.runtime.failure import twin, typed
-from ostinato.runtime.needs import need_of, weights_of
+from ostinato.runtime.needs import waiting_of
 from ostinato.runtime.pricing import Priced, Pricing
 from ostinato.runtime.ranks import Lead
-from ostinato.runtime.resident import ResidentModel
+from ostinato.runtime.room import Room
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import (
     Decision,
     Ledger,
-    Level,
     NextUnit,
     Outcome,
     Placed,
     Policy,
-    Waiting,
     Witness,
     decide,
 )
@@ -57,7 +55,7 @@ class Desk:
         self._next: dict[RequestId, Priced] = {}
         self._undecided: list[Ran] = []  # units since the last decision
         self._stacked = False  # whether the unit before them was
-        self._owners: dict[str, ResidentModel] = {}  # by component that was ever asked for
+        self._room = Room(ledger, lead)
 
     @property
     def busy(self) -> bool:
@@ -66,7 +64,7 @@ class Desk:
 
     def require_feasible(self, running: RunningRequest) -> None:
         """Raise AdmissionInfeasible for a request that could never be admitted; from any thread."""
-        waiting = _waiting(running, compute_s=0.0)
+        waiting = waiting_of(running, compute_s=0.0)
         weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
         self._ledger.reservations.require_feasible(waiting.request_id, waiting.need + weights)
 
@@ -75,7 +73,7 @@ class Desk:
         total_s = self._pricing.total_s(
             running.model, running.spec, running.selection.plans_by_node
         )
-        waiting = _waiting(running, total_s)
+        waiting = waiting_of(running, total_s)
         try:
             self._ledger.submit(waiting)
             if self._lead is not None:
@@ -85,7 +83,7 @@ class Desk:
             running.end_failed(error)
             return
         self._active[running.spec.request_id] = running
-        self._owners.update((component, running.model) for component, _ in waiting.weights)
+        self._room.hold(waiting, running.model)
         if self._witness is not None:
             self._witness.submitted(waiting, running.model.card.model_id)
 
@@ -120,7 +118,7 @@ class Desk:
         for unit in decision.units:
             self._run(unit, now, snapshot.tick)
         if not (decision.admitted or decision.units or decision.hopeless):
-            self._make_room()
+            self._room.make()
 
     def close(self) -> None:
         """Cancel every request."""
@@ -170,7 +168,7 @@ class Desk:
                 end()
         if self._witness is not None and about is not None:
             self._witness.executed(about.record(ran))
-            self._witness.level(self._level())
+            self._witness.level(self._room.level(self._active.values()))
 
     def _learn(
         self,
@@ -240,32 +238,6 @@ class Desk:
         following = self._priced(self._active[request_id])
         self._ledger.proceed(request_id, following, ran[-1].end_s)
 
-    def _make_room(self) -> None:
-        """Unload all weights: only they keep those who wait from being admitted.
-
-        On one device nothing runs between ticks, so with nothing ready nothing is admitted.
-        """
-        for component in sorted(self._ledger.reservations.resident):
-            model = self._owners[component]
-            name = component.removeprefix(f"{model.card.model_id}/")
-            if self._lead is not None:
-                self._lead.unloaded(model, name)
-            model.unload(name)
-            self._ledger.reservations.drop(component)
-
-    def _level(self) -> Level:
-        models = {id(running.model): running.model for running in self._active.values()}
-        pages = {str(m.card.model_id): m.pages.num_bytes for m in models.values()}
-        reservations = self._ledger.reservations
-        return Level(
-            waiting=self._ledger.num_waiting,
-            ready=len(self._active) - self._ledger.num_waiting,
-            reserved=reservations.held,
-            room=reservations.room,
-            page_bytes=pages,
-            weight_bytes={name: int(size) for name, size in reservations.weights.items()},
-        )
-
     def _fail(self, running: RunningRequest, error: OstinatoError, now: float) -> None:
         if self._lead is not None:
             self._lead.stopped(running.spec.request_id, error)
@@ -283,18 +255,3 @@ class Desk:
         self._ledger.leave(request_id)
         del self._active[request_id]
         self._next.pop(request_id, None)
-
-
-def _waiting(running: RunningRequest, compute_s: float) -> Waiting:
-    claim = running.claim
-    return Waiting(
-        request_id=running.spec.request_id,
-        tenant=claim.tenant,
-        priority=claim.priority,
-        arrival=claim.arrival,
-        arrived_s=claim.arrived_s,
-        deadline_s=claim.deadline_s,
-        need=need_of(running.selection, running.spec, compute_s),
-        remaining_s=compute_s,
-        weights=weights_of(running.model, running.selection),
-    )

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 from ostinato.card import ModelSource
@@ -24,8 +25,10 @@ from ostinato.program import LoopNode, Program
 from ostinato.request import CancelScope, GenerationSpec, Request
 from ostinato.runtime.claim import Claim
 from ostinato.runtime.core import DeviceWorker
+from ostinato.runtime.costs import CostStore
 from ostinato.runtime.desk import Desk
 from ostinato.runtime.handle import Handle
+from ostinato.runtime.keep import CostKeeper
 from ostinato.runtime.output import Output
 from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.protocol import run_all
@@ -59,7 +62,7 @@ class Engine:
         capacity: Resources = UNLIMITED,
         tenant_weights: Mapping[str, float] | None = None,
         witness: Witness | None = None,
-        costs: CostModel | None = None,
+        costs: CostModel | CostStore | None = None,
         channel: Channel | None = None,
     ) -> None:
         """Start the device worker.
@@ -71,8 +74,8 @@ class Engine:
         observer: is shown every unit, each of which then runs by itself. capacity: what requests
         may reserve together. tenant_weights: parts of the device by tenant, 1.0 for one that is not
         named. witness: is told what was decided and run. costs: what is known of this device; it
-        goes on learning. channel: to other ranks, each of which follows what is decided here
-        (`runtime.ranks.follow`).
+        goes on learning. A store is read now, and written every so often and at close. channel: to
+        other ranks, each of which follows what is decided here (`runtime.ranks.follow`).
         Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
         that is not above 0.
         """
@@ -80,6 +83,8 @@ class Engine:
         if max_batch is None:
             max_batch = MAX_BATCH if observer is None else 1
         _require_sound(max_batch, observer, weights)
+        keeper = CostKeeper(costs) if isinstance(costs, CostStore) else None
+        model = costs if isinstance(costs, CostModel) else CostModel()
         self._observer = observer
         self._models: dict[str, ResidentModel] = {}
         self._models_lock = threading.Lock()
@@ -88,13 +93,14 @@ class Engine:
         self._desk = Desk(
             policy=policy or FairShare(),
             ledger=Ledger(capacity=capacity, weights=weights),
-            pricing=Pricing(costs or CostModel(), max_batch, stacking),
+            pricing=Pricing(keeper.costs if keeper else model, max_batch, stacking),
             turns=Turns(Environment.read().num_threads, batching),
             witness=None if witness is None else Witnesses(witness),
             lead=None if channel is None else Lead(channel, batching),
         )
         self._worker = DeviceWorker(self._desk)
-        self._finalizer = weakref.finalize(self, self._worker.stop)
+        self._stop = partial(_stop, self._worker, keeper)
+        self._finalizer = weakref.finalize(self, self._stop)
 
     def add(self, source: ModelSource) -> ResidentModel:
         """Make a model known under its card's id; raises InvalidCard, BadInput or EngineClosed.
@@ -170,7 +176,7 @@ class Engine:
         Raises InternalError on a thread that holds the process's torch settings while a turn, which
         it would wait for, needs them.
         """
-        self._worker.stop()  # by every caller, so that each returns to an engine that has stopped
+        self._stop()  # by every caller, so that each returns to an engine that has stopped
         self._finalizer.detach()
         with self._models_lock:
             self._models.clear()
@@ -209,6 +215,12 @@ def _require_sound(max_batch: int, observer: Observer | None, weights: Mapping[s
     wrong = {name: weight for name, weight in weights.items() if not 0 < weight < math.inf}
     if wrong:
         raise BadInput(f"tenant_weights has {wrong}; expected finite numbers above 0")
+
+
+def _stop(worker: DeviceWorker, keeper: CostKeeper | None) -> None:
+    worker.stop()
+    if keeper is not None:
+        keeper.close()
 
 
 def _check(model: ResidentModel, program: Program, spec: GenerationSpec) -> None:

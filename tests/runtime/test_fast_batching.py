@@ -58,7 +58,7 @@ def serve(
 
 
 def alone(source: ModelSource, asked: Sequence[Request]) -> list[Output]:
-    with Engine(batching=Batching.FAST) as engine:
+    with Engine(max_batch=1, batching=Batching.FAST) as engine:
         engine.add(source)
         return [engine.submit(request).result() for request in asked]
 

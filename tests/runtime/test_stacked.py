@@ -47,7 +47,7 @@ def equal(one: Output, other: Output) -> bool:
 
 
 def alone(source: object, asked: Sequence[Request]) -> list[Output]:
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         engine.add(source)
         return [engine.submit(request).result() for request in asked]
 

@@ -410,5 +410,5 @@ def test_any_schedule_leaves_each_request_its_bytes(world: World) -> None:
 def test_any_of_many_schedules_leaves_each_request_its_bytes(world: World) -> None:
     _hold_all(
         world,
-        settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck)),
+        settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck)),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +28,8 @@ from ostinato.errors import (
 from ostinato.models.builtin.card import open_builtin
 from ostinato.runtime import Batching, Handle, Stacking
 from ostinato.runtime.ranks import follow
-from ostinato.runtime.ranks.messages import Alive, Ended, Stopped, decode, encode
+from ostinato.runtime.ranks.follower import _Follower
+from ostinato.runtime.ranks.messages import Alive, Arrived, Ended, Stopped, decode, encode
 from ostinato.runtime.scheduler import Outcome
 from support.faults import WAIT_S
 from support.ranks import QueueChannel
@@ -122,7 +125,7 @@ def test_a_follower_that_fails_says_so(
     def broken(*_: object) -> None:
         raise OSError("no memory")
 
-    monkeypatch.setattr("ostinato.runtime.ranks.follower._Follower._take", broken)
+    monkeypatch.setattr(_Follower, "_take", broken)
     with (
         pool(QueueChannel(), source, [source]) as (engine, following, _),
         pytest.raises(RankLost, match="a follower has stopped: a follower stopped: OSError"),
@@ -130,6 +133,63 @@ def test_a_follower_that_fails_says_so(
         engine.submit(request(num_inference_steps=50)).result(WAIT_S)
     with pytest.raises(InternalError, match="no memory"):
         following.result(WAIT_S)
+
+
+class Deserted(QueueChannel):
+    """Rank 0, and the store with it, is gone after some messages."""
+
+    def __init__(self, num_messages: int) -> None:
+        super().__init__()
+        self.left = num_messages
+
+    def receive(self) -> bytes:
+        data = super().receive()
+        self.left -= not isinstance(decode(data), Alive)
+        if self.left < 0:
+            raise RankLost("rank 0 is gone")
+        return data
+
+    def answer(self, data: bytes) -> None:
+        if self.left < 0:
+            raise RankLost("the store is gone")
+        super().answer(data)
+
+
+def test_a_follower_whose_leader_is_gone_fails_what_it_has(source: ModelSource) -> None:
+    with pool(Deserted(5), source, [source]) as (engine, following, ended):
+        engine.submit(request(num_inference_steps=50))
+        with pytest.raises(RankLost, match="rank 0 is gone"):
+            following.result(WAIT_S)
+    (handle,) = ended
+    with pytest.raises(RankLost, match="rank 0 is gone"):
+        handle.result()
+    assert handle.num_held == 0
+
+
+def test_a_follower_at_a_long_step_says_at_once_whether_it_has_a_model(
+    source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_answered, answer, take = threading.Event(), QueueChannel.answer, _Follower._take
+    num_answers = itertools.count(1)
+
+    def counted(self: QueueChannel, data: bytes) -> None:
+        answer(self, data)
+        if next(num_answers) == 2:
+            both_answered.set()
+
+    def taking_long(self: _Follower, message: Arrived) -> None:
+        both_answered.wait(WAIT_S)
+        take(self, message)
+
+    monkeypatch.setattr(QueueChannel, "answer", counted)
+    monkeypatch.setattr(_Follower, "_take", taking_long)
+    other = replace(source, card=source.card.derive(model_id="other"))
+    with pool(QueueChannel(), source, [source, other]) as (engine, following, ended):
+        engine.add(other)
+        for handle in [engine.submit(request(model=name)) for name in ("builtin", "other")]:
+            handle.result(WAIT_S)
+    following.result(WAIT_S)
+    assert len(ended) == 2
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])

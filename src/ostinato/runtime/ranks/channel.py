@@ -6,7 +6,8 @@ answer to each model, and one when a rank fails - so it goes by the store that t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Protocol, cast
 
@@ -36,7 +37,7 @@ class Channel(Protocol):
         ...
 
     def answer(self, data: bytes) -> None:
-        """Tell rank 0; on a follower."""
+        """Tell rank 0; on a follower, from any thread. Raises RankLost."""
         ...
 
     def answers(self, *, wait: bool) -> tuple[bytes, ...]:
@@ -63,6 +64,7 @@ class TorchChannel:
         self._group = new_group(backend="gloo", timeout=self._silence)
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         self._num_answers = [0] * self._num_ranks
+        self._lock = threading.Lock()
 
     def publish(self, data: bytes) -> None:
         """Broadcast the length, then the bytes."""
@@ -79,29 +81,36 @@ class TorchChannel:
 
     def answer(self, data: bytes) -> None:
         """Put the next answer of this rank into the store."""
-        self._store.set(self._key(self._rank), data.decode("latin-1"))
-        self._num_answers[self._rank] += 1
+        try:
+            with self._lock:
+                self._store.set(self._key(self._rank), data.decode("latin-1"))
+                self._num_answers[self._rank] += 1
+        except RuntimeError as error:
+            raise RankLost(f"the store of the ranks is gone ({error}); restart all") from error
 
     def answers(self, *, wait: bool) -> tuple[bytes, ...]:
         """Look into the store."""
         found: list[bytes] = []
         for rank in range(1, self._num_ranks):
-            key = self._key(rank)
-            if wait:
-                self._wait_for(key, rank)
-            if wait or self._store.check([key]):
-                found.append(self._store.get(key).decode().encode("latin-1"))
-                self._num_answers[rank] += 1
+            try:
+                found += self._answer_of(rank, wait=wait)
+            except RuntimeError as error:  # a timeout, or a store that is gone
+                raise RankLost(
+                    f"rank {rank} has not answered for {self.silence_s:g} s, or the store of the "
+                    f"ranks is gone ({error}); restart all"
+                ) from error
         return tuple(found)
 
     def _key(self, rank: int) -> str:
         return f"{rank}/{self._num_answers[rank]}"
 
-    def _wait_for(self, key: str, rank: int) -> None:
-        try:
+    def _answer_of(self, rank: int, *, wait: bool) -> Iterator[bytes]:
+        key = self._key(rank)
+        if wait:
             self._store.wait([key], self._silence)
-        except RuntimeError as error:
-            raise RankLost(f"rank {rank} has not answered for {self.silence_s:g} s") from error
+        if wait or self._store.check([key]):
+            yield self._store.get(key).decode().encode("latin-1")
+            self._num_answers[rank] += 1
 
     def _broadcast(self, tensor: torch.Tensor) -> None:
         try:

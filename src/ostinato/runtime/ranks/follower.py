@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import assert_never
 
 import torch
@@ -19,7 +20,7 @@ from ostinato.env import Environment
 from ostinato.errors import BadInput, OstinatoError, RankLost, UnknownModel
 from ostinato.request import CancelScope
 from ostinato.runtime.claim import Claim
-from ostinato.runtime.failure import typed
+from ostinato.runtime.failure import twin, typed
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.ranks.channel import Channel
 from ostinato.runtime.ranks.messages import (
@@ -60,22 +61,26 @@ def follow(
     )
     try:
         with torch.no_grad():
-            for message in _received(channel):
+            for message in _received(channel, follower.require_same):
                 if isinstance(message, Closed):
                     follower.close(message)
                     return
                 follower.apply(message)
-                if isinstance(message, Model):
-                    channel.answer(encode_answer(None))
     except BaseException as error:
         told = typed(error, "a follower stopped")
-        follower.abandon(told)
-        channel.answer(encode_answer(error_message(told)))
+        try:
+            follower.abandon(told)
+        finally:
+            with suppress(RankLost):  # nobody is left to be told
+                channel.answer(encode_answer(error_message(told)))
         raise told from error
 
 
-def _received(channel: Channel) -> Iterator[AnyMessage]:
-    """Yield messages up to the closing one; raises what receiving them raises."""
+def _received(channel: Channel, check: Callable[[Model], None]) -> Iterator[AnyMessage]:
+    """Yield messages up to the closing one; raises what receiving or checking them raises.
+
+    check: of a model, which is answered at once: rank 0 waits, and a step here may be long.
+    """
     inbox = queue.SimpleQueue[AnyMessage | BaseException]()
 
     def receive() -> None:
@@ -83,6 +88,9 @@ def _received(channel: Channel) -> Iterator[AnyMessage]:
             message: AnyMessage = Alive()
             while not isinstance(message, Closed):
                 message = decode(channel.receive())
+                if isinstance(message, Model):
+                    check(message)
+                    channel.answer(encode_answer(None))
                 inbox.put(message)
         except BaseException as error:
             inbox.put(error)
@@ -109,7 +117,6 @@ class _Follower:
         """Do what a message says."""
         match message:
             case Model():
-                self._require_same(message)
                 if message.batching is not self._turns.batching:
                     self._turns = Turns(Environment.read().num_threads, message.batching)
             case Arrived():
@@ -138,11 +145,14 @@ class _Follower:
 
     def abandon(self, error: OstinatoError) -> None:
         """Fail every request."""
-        for running in self._active.values():
-            running.end_failed(error)
+        here = tuple(self._active.values())
         self._active.clear()
+        for running in here:
+            running.end_failed(twin(error))
+            self._on_end(running.handle)
 
-    def _require_same(self, message: Model) -> None:
+    def require_same(self, message: Model) -> None:
+        """Raise UnknownModel or BadInput unless this rank has the same card; from any thread."""
         model = self._models.get(message.model_id)
         if model is None:
             raise UnknownModel(

@@ -41,7 +41,7 @@ _DEEP = WanSizes(num_layers=8, num_attention_heads=8, ffn_dim=1024, text_dim=64)
 
 _MARKER = "fast batching"
 _HEAD = (
-    "| model | declared | other kernels, 20 steps | gate | 8 stacked, per call | at | exact rules |",
+    "| model | declared | other kernels, 20 steps | gate | 8 stacked | at | exact rules |",
     "|---|---|---|---|---|---|---|",
 )
 

@@ -55,7 +55,7 @@ _MAX_FRAMES = 3600 * FPS
 # Three blocks, the last cut short: history is read, kept and grown.
 _PARITY_FRAMES = 30
 # Where every kernel rounds otherwise at every step, latents of 20 steps are off by at most 4.2e-5
-# (tests/parity/measure_other_kernels.py); a stack does so in some of them. Five times that.
+# (tests/parity/measure_fast_batching.py); a stack does so in some of them. Five times that.
 _FAST_BATCH_TOLERANCE = 2e-4
 
 

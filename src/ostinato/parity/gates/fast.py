@@ -32,14 +32,14 @@ _FEW, _TIMED_ITEMS = 4, 8
 
 
 class _Size(NamedTuple):
-    """Pixels and frames of a clip."""
+    """Height and width in pixels, and frames."""
 
     height: int
     width: int
     num_frames: int
 
     def __str__(self) -> str:
-        return f"{self.height}x{self.width}, {self.num_frames} frames"
+        return "x".join(map(str, self))
 
 
 class _Found(NamedTuple):

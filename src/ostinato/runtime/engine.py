@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
+from typing import Self
 
 from ostinato.card import ModelSource
 from ostinato.env import Environment
@@ -181,7 +182,7 @@ class Engine:
         with self._models_lock:
             self._models.clear()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

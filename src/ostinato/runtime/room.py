@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from ostinato.runtime.ranks import Lead
@@ -41,11 +42,14 @@ class Room:
         models = {id(running.model): running.model for running in here}
         pages = {str(m.card.model_id): m.pages.num_bytes for m in models.values()}
         reservations = self._ledger.reservations
+        weights = Counter[str]()
+        for component, size in reservations.weights.items():
+            weights[self._owners[component].card.model_id] += int(size)
         return Level(
             waiting=self._ledger.num_waiting,
             ready=len(here) - self._ledger.num_waiting,
             reserved=reservations.held,
             room=reservations.room,
             page_bytes=pages,
-            weight_bytes={name: int(size) for name, size in reservations.weights.items()},
+            weight_bytes=dict(weights),
         )

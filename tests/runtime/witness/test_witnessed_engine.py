@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_all_witnesses_see_one_run_and_its_decisions_replay(
     with Engine(
         FairShare(), max_batch=4, witness=Witnesses(units, metrics, timeline, log)
     ) as engine:
-        engine.add(open_builtin(tiny_builtin_folder))
+        resident = engine.add(open_builtin(tiny_builtin_folder))
         handles = [engine.submit(request(seed=seed)) for seed in (1, 2, 3)]
         outputs = [handle.result(WAIT_S) for handle in handles]
     log.close()
@@ -58,6 +59,8 @@ def test_all_witnesses_see_one_run_and_its_decisions_replay(
     for records in (log.records, tuple(read_decisions(tmp_path / "decisions.jsonl"))):
         found = replay(records, FairShare())
         assert (found.num_ticks, found.num_different) == (len(log.records), 0)
+    found = re.findall(r'^ostinato_weight_bytes{model="builtin"} (.+)$', metrics.text(), re.M)
+    assert float(*found) == sum(map(resident.weight_bytes, resident.loaded))
     timeline.save(tmp_path / "timeline.json")
     assert "builtin" in (tmp_path / "timeline.json").read_text()
 

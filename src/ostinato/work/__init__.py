@@ -1,10 +1,10 @@
 """Work as data: plans, calls, references, records."""
 
-from ostinato.work._cost import CostKey as CostKey
 from ostinato.work._cost import CostModel as CostModel
-from ostinato.work._cost import DeviceRates as DeviceRates
-from ostinato.work._cost import Measured as Measured
-from ostinato.work._cost import OpWork as OpWork
+from ostinato.work._op_work import CostKey as CostKey
+from ostinato.work._op_work import DeviceRates as DeviceRates
+from ostinato.work._op_work import Measured as Measured
+from ostinato.work._op_work import OpWork as OpWork
 from ostinato.work._plan import CacheRef as CacheRef
 from ostinato.work._plan import Commit as Commit
 from ostinato.work._plan import ComponentCall as ComponentCall

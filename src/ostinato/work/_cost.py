@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple
 
 from ostinato.work._fit import Coefficients, Point, fit_non_negative, local_ratio
+from ostinato.work._op_work import CostKey, DeviceRates, Measured, OpWork, sound
 
 WINDOW = 16  # so nine new measurements outvote the old ones
 MAX_SHAPES = 128  # of an op; the one that was measured longest ago is forgotten first
@@ -30,75 +30,7 @@ _MIN_POINTS = 3  # distinct amounts of work; fewer cannot tell a fixed cost from
 _FEW = 3  # measurements whose median stands without the fit
 _FAR = 4.0  # a fit is not trusted further than this from the scaled estimate
 _REFIT = 8  # measurements of known shapes until a fit is renewed; a new shape renews it at once
-_SAME = 1e-6  # relative; works closer than this are one
 _LEAST_S, _MOST_S = 1e-9, 1e9  # what is ever predicted
-_MOST_WORK = 1e30  # operations or bytes; more is no estimate
-
-
-class CostKey(NamedTuple):
-    """What a measurement is of.
-
-    component: `model_id/component`. form: the shapes and scalars of a call, as text. items: calls
-    that were stacked into one.
-    """
-
-    component: str
-    op: str
-    form: str
-    items: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpWork:
-    """An estimate of one call: floating-point operations, bytes of weights and of activations."""
-
-    flops: float
-    weight_bytes: float = 0.0
-    activation_bytes: float = 0.0
-
-    def times(self, items: int) -> OpWork:
-        """Return the work of `items` stacked calls: weights are read once."""
-        return OpWork(
-            flops=items * self.flops,
-            weight_bytes=self.weight_bytes,
-            activation_bytes=items * self.activation_bytes,
-        )
-
-    @property
-    def num_bytes(self) -> float:
-        """Bytes that move."""
-        return self.weight_bytes + self.activation_bytes
-
-    def resembles(self, other: OpWork) -> bool:
-        """Whether two estimates are the same but for rounding."""
-        return math.isclose(self.flops, other.flops, rel_tol=_SAME) and math.isclose(
-            self.num_bytes, other.num_bytes, rel_tol=_SAME
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRates:
-    """What a device is assumed to do before anything was measured on it.
-
-    flops_per_s, bytes_per_s: sustained. overhead_s: seconds of a call that does nothing.
-    """
-
-    flops_per_s: float = 5e10
-    bytes_per_s: float = 1e10
-    overhead_s: float = 1e-4
-
-    def seconds(self, work: OpWork) -> float:
-        """Return the estimate; operations and bytes do not overlap."""
-        return self.overhead_s + work.flops / self.flops_per_s + work.num_bytes / self.bytes_per_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What is kept of one key: its work and its last `WINDOW` durations in seconds."""
-
-    key: CostKey
-    work: OpWork
-    seconds: tuple[float, ...]
 
 
 @dataclass(slots=True)
@@ -133,7 +65,7 @@ class _Op:
         shape = self.find(key, work)
         self.shapes.pop(key, None)
         if shape is None:
-            shape, self._until_refit = _Shape(_sound(work)), 0
+            shape, self._until_refit = _Shape(sound(work)), 0
         shape.given = work
         shape.add(seconds)
         self.shapes[key] = shape
@@ -144,7 +76,7 @@ class _Op:
     def find(self, key: CostKey, work: OpWork) -> _Shape | None:
         """Return the shape of a key; none where the key has come to mean other work."""
         shape = self.shapes.get(key)
-        if shape is None or shape.given is work or shape.work.resembles(_sound(work)):
+        if shape is None or shape.given is work or shape.work.resembles(sound(work)):
             return shape
         return None
 
@@ -184,11 +116,11 @@ class CostModel:
         op = self._ops.get(key[:2])
         shape = op.find(key, work) if op is not None else None
         if shape is None:
-            seconds = self._fitted(key, _sound(work))
+            seconds = self._fitted(key, sound(work))
         elif len(shape.seconds) >= _FEW:
             seconds = shape.median
         else:  # a first measurement may be a cold one: the fit counts as one more
-            seconds = median((*shape.seconds, self._fitted(key, _sound(work))))
+            seconds = median((*shape.seconds, self._fitted(key, sound(work))))
         return _within(self._pace * seconds)
 
     def observe(self, key: CostKey, work: OpWork, seconds: float) -> None:
@@ -214,7 +146,7 @@ class CostModel:
 
     def prior(self, work: OpWork) -> float:
         """Return what is predicted where nothing was ever measured."""
-        return _within(self._rates.seconds(_sound(work)))
+        return _within(self._rates.seconds(sound(work)))
 
     def measured(self) -> Iterator[Measured]:
         """Yield what is worth keeping for the next process, what is longest ago first."""
@@ -247,17 +179,6 @@ class CostModel:
             for shape in each.shapes.values()
         ]
         return median(ratios) if ratios else 1.0
-
-
-def _sound(work: OpWork) -> OpWork:
-    """Return an estimate that can be computed with: what is not an amount counts as nothing."""
-    amounts = (work.flops, work.weight_bytes, work.activation_bytes)
-    if all(amount == 0.0 or 1.0 <= amount <= _MOST_WORK for amount in amounts):
-        return work
-    flops, weights, activations = (
-        min(amount, _MOST_WORK) if amount >= 1.0 else 0.0 for amount in amounts
-    )
-    return OpWork(flops=flops, weight_bytes=weights, activation_bytes=activations)
 
 
 def _within(seconds: float) -> float:

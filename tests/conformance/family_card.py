@@ -162,7 +162,7 @@ class CardTests:
     def test_a_request_out_of_range_is_refused_with_nothing_loaded(
         self, source: ModelSource
     ) -> None:
-        with Engine() as engine:
+        with Engine(max_batch=1) as engine:
             resident = engine.add(source)
             for changes in out_of_range(source.card):
                 with pytest.raises(BadInput):
@@ -180,7 +180,7 @@ class CardTests:
         for card in cards:
             agreed = resolve(card, self.request(card, **_defaults(card)), RequestId("r"))
             assert agreed.num_inference_steps == card.defaults.num_inference_steps
-            with Engine() as engine:
+            with Engine(max_batch=1) as engine:
                 resident = engine.add(ModelSource(card=card, folder=source.folder))
                 for changes in contradictions(card):
                     with pytest.raises(RecipeMismatch):

@@ -41,7 +41,7 @@ PROMPT = "a red circle bouncing on a navy background"
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         yield engine
 
 
@@ -290,7 +290,7 @@ def test_kernels_use_the_threads_of_the_card_or_of_the_environment(
         monkeypatch.setenv("OSTINATO_NUM_THREADS", forced)
     before = torch.get_num_threads()
     seen: set[int] = set()
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         component = engine.add(open_builtin(tiny_builtin_folder)).component("codec")
         op = component.op("decode")
 

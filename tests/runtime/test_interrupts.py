@@ -42,7 +42,7 @@ def acts(monkeypatch: pytest.MonkeyPatch) -> Acts:
 
 @pytest.fixture
 def engine(acts: Acts) -> Iterator[Engine]:
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         yield engine
 
 

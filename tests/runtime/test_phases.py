@@ -97,7 +97,7 @@ def folders(
 
 @pytest.fixture(scope="module")
 def stage(folders: Mapping[str, Path]) -> Iterator[Stage]:
-    with pytest.MonkeyPatch.context() as patch, Engine() as engine:
+    with pytest.MonkeyPatch.context() as patch, Engine(max_batch=1) as engine:
         acts = install_acts(patch)
         residents = {family: engine.add(open_model(folders[family])) for family in FAMILIES}
         names = {family: str(residents[family].card.model_id) for family in FAMILIES}
@@ -297,7 +297,7 @@ def test_a_component_that_does_not_load_once(
 
     monkeypatch.setattr(kind, "load", unreadable)
     codes: list[str] = []
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         residents = {name: engine.add(open_model(folders[name])) for name in FAMILIES}
         held = Holdings.now()
         for _ in range(2):

@@ -40,7 +40,7 @@ def source(tiny_builtin_folder: Path) -> ModelSource:
 
 @pytest.fixture
 def engine(source: ModelSource) -> Iterator[Engine]:
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         engine.add(source)
         yield engine
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ostinato.errors import AdmissionInfeasible, InvalidMessage, OstinatoError
 from ostinato.runtime.about import AboutUnit
+from ostinato.runtime.alone import Alone
 from ostinato.runtime.failure import twin, typed
 from ostinato.runtime.needs import waiting_of
 from ostinato.runtime.pricing import Priced, Pricing
@@ -25,10 +26,6 @@ from ostinato.runtime.scheduler import (
 from ostinato.runtime.turns import Ran, Turns
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
-
-# Units that a request which is alone runs after each decision: there is nobody to decide about, so
-# deciding and pricing, which take a few tenths of a millisecond, can wait.
-_UNDECIDED = 3
 
 
 class Desk:
@@ -53,8 +50,7 @@ class Desk:
         self._lead = lead
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
-        self._undecided: list[Ran] = []  # units since the last decision
-        self._stacked = False  # whether the unit before them was
+        self._alone = Alone(pricing, turns)
         self._room = Room(ledger, lead)
 
     @property
@@ -154,7 +150,7 @@ class Desk:
         about = None if self._witness is None else AboutUnit.of(unit, group, tick)
         self._ledger.start(unit, now, tick)
         ran = self._turns.run(group, stacked=unit.stacked)
-        self._stacked = unit.stacked
+        self._alone.decided(stacked=unit.stacked)
         self._ledger.stop(unit, ran.device_s)
         self._learn(group, priced, ran, stacked=unit.stacked)
         for running, end in zip(group, ran.ends, strict=True):
@@ -212,14 +208,10 @@ class Desk:
         priced = self._next.get(running.spec.request_id)
         if priced is None or running.claim.deadline_s is not None:
             return None
-        known = len(self._undecided) < _UNDECIDED and self._pricing.well_known(
-            priced, stacked=self._stacked
-        )
-        return running if known else None
+        return running if self._alone.may_go_on(priced) else None
 
     def _go_on(self, running: RunningRequest) -> None:
-        ran = self._turns.run([running], stacked=self._stacked)
-        self._undecided.append(ran)
+        ran = self._alone.go_on(running)
         (end,) = ran.ends
         if end is not None:
             outcome = Outcome.FAILED if running.failed else Outcome.FINISHED
@@ -228,7 +220,7 @@ class Desk:
 
     def _book(self) -> None:
         """Charge what ran since the last decision, as one unit, and price what is next."""
-        ran, self._undecided = self._undecided, []
+        ran = self._alone.take()
         if not ran:
             return
         (request_id,) = self._next  # nobody was admitted since

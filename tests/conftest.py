@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +10,14 @@ import pytest
 
 from ostinato.models.builtin.tiny import write_tiny_builtin
 from ostinato.models.wan.tiny import write_tiny_wan
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests measure out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSTINATO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

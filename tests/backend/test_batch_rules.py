@@ -303,6 +303,7 @@ def _shapes(
         attentions=(Attention(queries, 24, 2, 32),),
         norms=(Rows(rows, in_features),),
         activations=(Rows(rows, out_features),),
+        dtype=torch.float32,
     )
 
 

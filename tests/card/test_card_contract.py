@@ -63,7 +63,7 @@ def _items(node: object) -> list[tuple[object, object]]:
     return list(enumerate(node)) if isinstance(node, list) else []
 
 
-MAPPINGS = ("binds", "options", "suites")
+MAPPINGS = ("binds", "options", "suites", "fast_batch_tolerances")
 
 
 def test_an_unknown_field_is_refused_at_any_depth() -> None:

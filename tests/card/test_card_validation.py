@@ -123,6 +123,14 @@ CASES: dict[str, tuple[ModelCard, str]] = {
     "oracle": (change("parity", oracle="oracle"), "parity.oracle is 'oracle'"),
     "no levels": (change("parity", levels=()), "parity.levels is empty"),
     "reference": (change("parity", reference="reference"), "parity.reference is 'reference'"),
+    "fast batching": (
+        change("parity", fast_batch_tolerances={"float32": -1e-4}),
+        "parity.fast_batch_tolerances['float32'] is -0.0001; expected at least 0",
+    ),
+    "fast batching in no dtype": (
+        change("parity", fast_batch_tolerances={"float": 1e-4}),
+        "parity.fast_batch_tolerances names 'float'; expected one of",
+    ),
     "parity frames": (change("parity", num_frames=10), "parity.num_frames is 10; capabilities"),
     "default size": (change("defaults", height=65), "defaults.height is 65"),
     "default task": (change("defaults", task=TaskType.TEXT_TO_AUDIO), "defaults.task"),
@@ -250,3 +258,11 @@ def test_a_range_against_a_list_of_its_values(size: SizeRange, value: int) -> No
 )
 def test_a_range_in_words(size: SizeRange, words: str) -> None:
     assert size.describe() == words
+
+
+def test_fast_batching_is_offered_in_the_dtypes_that_were_measured() -> None:
+    assert CARD.fast_batch_tolerance == 1e-4
+    half = dataclasses.replace(CARD, precision=PrecisionSpec(weights="bfloat16", latents="float32"))
+    assert half.fast_batch_tolerance == 0.05
+    other = dataclasses.replace(CARD, precision=PrecisionSpec(weights="float16", latents="float32"))
+    assert other.fast_batch_tolerance is None

@@ -13,7 +13,7 @@ FLAGS = (
         "generate",
         "PROMPT --debug --flow-shift --fps --guidance-scale --height --help --json --model "
         "--negative-prompt --num-frames --num-inference-steps --output --outputs --quiet "
-        "--sampler --seed --task --width",
+        "--sampler --seed --task --timeline --width",
     ),
     ("models", "--debug --help --json"),
     ("inspect", "MODEL --debug --help --json"),

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from ostinato.cli._progress import Reading
 from ostinato.media import decode
 from ostinato.models.builtin.card import open_builtin
 from ostinato.request import Cancelled, Progress
+from ostinato.runtime.costs import CostStore
+from ostinato.runtime.threads import kernel_threads
 from ostinato.tasks import OutputName
 
 SIZE = ("--height", "32", "--width", "32", "--num-frames", "5", "--guidance-scale", "1.0")
@@ -66,6 +69,56 @@ def test_clip_and_latents_are_what_the_python_api_makes(
     spec = provenance["spec"]
     assert (spec["seed"], spec["num_frames"], spec["num_inference_steps"]) == (7, 5, 2)
     assert provenance["calls"]["transformer.predict"] == 2
+
+
+def test_a_timeline_holds_the_units_of_the_request(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["generate", "a red cat", *tiny, "--output", "cat.gif", "--timeline", "when.json"]
+    assert main([*arguments, "--quiet", "--json"]) == 0
+    *shown, last = capsys.readouterr().out.splitlines()
+    assert shown == ["cat.gif", "when.json"]
+    document = json.loads(last)
+    assert document["files"] == {"video": "cat.gif", "timeline": "when.json"}
+    events = json.loads((tmp_path / "when.json").read_bytes())["traceEvents"]
+    units = [event for event in events if event["ph"] == "X"]
+    ops = Counter(op for unit in units for op in unit["name"].split(" + "))
+    assert ops == document["provenance"]["calls"]
+    assert sum(unit["args"]["device_s"] for unit in units) == pytest.approx(
+        document["provenance"]["device_s"], abs=1e-3
+    )
+    assert {tuple(unit["args"]["requests"]) for unit in units} == {("r1",)}
+
+
+def test_what_was_measured_is_kept_for_the_next_clip(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSTINATO_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["generate", "a red cat", *tiny, "--quiet"]) == 0
+    store = CostStore.of_this_process(kernel_threads())
+    once = {entry.key: len(entry.seconds) for entry in store.load().measured}
+    assert any(key.component.endswith("/transformer") for key in once)
+    assert main(["generate", "a red cat", *tiny, "--quiet"]) == 0
+    twice = {entry.key: len(entry.seconds) for entry in store.load().measured}
+    assert twice == {key: 2 * count for key, count in once.items()}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.filterwarnings("default::RuntimeWarning")
+def test_costs_that_cannot_be_kept_are_a_line_on_stderr(
+    tiny: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quiet: bool,
+) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("OSTINATO_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["generate", "a red cat", *tiny, *(["--quiet"] if quiet else [])]) == 0
+    shown = capsys.readouterr().err
+    assert shown.count("warning: measured costs cannot be kept in ") == (0 if quiet else 1)
+    assert "RuntimeWarning" not in shown
+    assert not quiet or shown == ""
 
 
 def test_default_name_comes_from_the_prompt_and_replaces_nothing(

@@ -125,3 +125,19 @@ def test_a_pickle_checkpoint(here: Path, wan: Path, capsys: pytest.CaptureFixtur
     code, message = refused(here, capsys, "--model", str(wan))
     assert code == "unsafe_checkpoint"
     assert "convert" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("when.txt", "expected one of .json"),
+        ("nowhere/when.json", "does not exist; create it first"),
+        (".", "is a folder"),
+    ],
+)
+def test_a_timeline_that_cannot_be_written(
+    here: Path, capsys: pytest.CaptureFixture[str], path: str, told: str
+) -> None:
+    code, message = refused(here, capsys, "--timeline", path)
+    assert code == "invalid_output"
+    assert told in message

@@ -26,7 +26,7 @@ def test_a_sound_model_passes(
     figures = document["figures"]
     assert document["name"] == "verify"
     assert document["passed"] is True
-    assert figures["gates"] == figures["gates_passed"] == 10
+    assert figures["gates"] == figures["gates_passed"] == 11
     assert figures["taps"] > 100
     assert figures["variants"] == figures["variants_bit_equal"] == 12
     gates = document["detail"][tiny_builtin_folder.name]["gates"]

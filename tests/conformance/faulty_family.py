@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from conformance.values import modules_of
-from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.batch_rules import StackRules
 from ostinato.backend.checkpoint import read_headers
 from ostinato.backend.operations import Inputs
 from ostinato.card import ComponentSpec, ModelCard, ModelSource, PrecisionSpec
@@ -134,7 +134,7 @@ class RoundsInStacks(BuiltinTransformer):
     """Gives a stack another last bit than its calls have alone."""
 
     def op_stacked(
-        self, name: str, rules: BatchRules
+        self, name: str, rules: StackRules
     ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]] | None]:
         stack = super().op_stacked(name, rules)
 

@@ -17,7 +17,7 @@ from ostinato.parity.perturb import Perturbation
 from ostinato.parity.subject import Subject, VerifyOptions
 from support.subjects import with_parity
 
-ALWAYS = ["files", "weights", "determinism", "interleave", "batch"]
+ALWAYS = ["files", "weights", "determinism", "interleave", "batch", "fast"]
 
 
 def names(source: ModelSource, options: VerifyOptions | None = None) -> list[str]:

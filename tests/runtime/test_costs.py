@@ -35,14 +35,14 @@ def test_a_later_process_knows_what_was_measured(tmp_path: Path) -> None:
     saved(tmp_path)
     found = CostStore(tmp_path / "costs", DEVICE).load()
     assert found.note is None
-    assert tuple(found.model.measured()) == tuple(learned().measured())
+    assert tuple(found.to_model().measured()) == tuple(learned().measured())
     assert [path.name for path in (tmp_path / "costs").iterdir()] == [saved(tmp_path).path.name]
 
 
 def test_without_a_file_there_is_nothing_to_say(tmp_path: Path) -> None:
     found = CostStore(tmp_path / "none", DEVICE).load()
     assert found.note is None
-    assert not tuple(found.model.measured())
+    assert not tuple(found.to_model().measured())
     assert not (tmp_path / "none").exists()
 
 
@@ -51,7 +51,7 @@ def test_another_device_has_another_file(tmp_path: Path, field: str) -> None:
     store = saved(tmp_path)
     other = CostStore(tmp_path / "costs", {**DEVICE, field: "another"})
     assert other.path != store.path
-    assert not tuple(other.load().model.measured())
+    assert not tuple(other.load().to_model().measured())
 
 
 def _changed(change: Callable[[dict[str, object]], object]) -> Callable[[bytes], bytes]:
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_use_is_told_of_and_written_anew(
     assert found.note is not None
     assert why in found.note
     assert str(store.path) in found.note
-    assert not tuple(found.model.measured())
+    assert not tuple(found.to_model().measured())
     assert store.path.read_bytes() == damaged
     store.save(learned())
     assert store.load().note is None
@@ -104,7 +104,7 @@ def test_durations_that_cannot_be_are_not_learned(tmp_path: Path) -> None:
     store = saved(tmp_path)
     text = store.path.read_text().replace("[0.2,0.3,0.4]", "[-1.0,0.0,0.4]")
     store.path.write_text(text)
-    (entry,) = store.load().model.measured()
+    (entry,) = store.load().to_model().measured()
     assert entry.seconds == (0.4,)
 
 
@@ -132,7 +132,7 @@ def test_a_file_keeps_the_newest_shapes(tmp_path: Path, monkeypatch: pytest.Monk
     model.observe(KEY._replace(op="op0"), WORK, 1.0)
     store = CostStore(tmp_path, DEVICE)
     store.save(model)
-    kept = [entry.key.op for entry in store.load().model.measured()]
+    kept = [entry.key.op for entry in store.load().to_model().measured()]
     assert kept == ["op3", "op4", "op0"]
 
 

@@ -77,7 +77,7 @@ def alone(
     requests = BUILTIN + wan(source.card.model_id)
     outputs: list[Output] = []
     for request in requests:
-        with Engine() as engine:
+        with Engine(max_batch=1) as engine:
             engine.add(open_builtin(tiny_builtin_folder))
             engine.add(source)
             outputs.append(engine.submit(request).result())

@@ -1,4 +1,4 @@
-"""Prices of units: what they are made of, what is learnt, and when the last one is taken over."""
+"""Prices of units: what they are made of, what is learnt, what stacks of them cost."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ostinato.request import GenerationSpec
 from ostinato.runtime import ResidentModel, Stacking
 from ostinato.runtime.pricing import NextPlan, Pricing
 from ostinato.runtime.resolve import resolve
+from ostinato.runtime.scheduler import StackTable
 from ostinato.runtime.signature import plan_signature
 from ostinato.tasks import RequestId
 from ostinato.work import ComponentCall, CostModel, WorkPlan, WorkUnitKind
@@ -71,23 +72,16 @@ def test_what_was_learnt_is_the_price(model: ResidentModel, spec: GenerationSpec
     assert pricing.total_s(model, spec, {"rollout": 4}) == pytest.approx(3.0)
 
 
-def test_a_price_is_taken_over_once_its_calls_are_well_known(
+def test_a_unit_is_well_known_once_its_calls_are(
     model: ResidentModel, spec: GenerationSpec
 ) -> None:
     pricing = Pricing(CostModel(), 4)
-    known = pricing.price(upcoming(model, spec, plan()))
-    assert pricing.take_over(known) is None
-    assert pricing.take_over(pricing.price(upcoming(model, spec, None))) is None
+    assert not pricing.well_known(pricing.price(upcoming(model, spec, None)), stacked=False)
     for _ in range(16):
+        known = pricing.price(upcoming(model, spec, plan()))
+        assert not pricing.well_known(known, stacked=False)
         pricing.learn(known, (0.5, 0.25))
-    known = pricing.price(upcoming(model, spec, plan()))
-    taken = pricing.take_over(known)
-    assert taken is not None
-    assert taken.unit.unit_s == known.unit.unit_s
-    assert taken.unit.remaining_s == pytest.approx(known.unit.remaining_s - known.unit.unit_s)
-    assert taken.unit.stack is None, "its calls were not looked at"
-    pricing.learn(taken, (50.0, 50.0))
-    assert pricing.price(upcoming(model, spec, plan())).unit.unit_s == known.unit.unit_s
+    assert pricing.well_known(known, stacked=False)
 
 
 def store_plan(frames: int = 1) -> WorkPlan:
@@ -115,12 +109,13 @@ def test_a_table_of_stacked_costs_grows_by_less_than_its_parts(
     assert stack is not None
     assert batch_key(store_plan(), model.component) is not None
     table = pricing.stack_costs(stack)
-    assert len(table) == 4
-    assert list(table) == sorted(table)
-    assert table[3] < 4 * table[0]
-    assert pricing.stack_costs("another") == ()
+    assert len(table.seconds) == 4
+    assert list(table.seconds) == sorted(table.seconds)
+    assert table.seconds[3] < 4 * table.seconds[0]
+    assert table.trial == 2, "no pair was measured"
+    assert pricing.stack_costs("another") == StackTable()
     pricing.forbid(stack)
-    assert pricing.stack_costs(stack) == ()
+    assert pricing.stack_costs(stack) == StackTable()
     assert pricing.price(upcoming(model, spec, store_plan())).unit.stack is None
 
 
@@ -130,7 +125,7 @@ def test_always_stacking_expects_company_to_cost_nothing(
     pricing = Pricing(CostModel(), 4, Stacking.ALWAYS)
     stack = pricing.price(upcoming(model, spec, store_plan())).unit.stack
     assert stack is not None
-    assert len(set(pricing.stack_costs(stack))) == 1
+    assert len(set(pricing.stack_costs(stack).seconds)) == 1
 
 
 def test_a_stack_is_learnt_at_the_operations_of_its_largest_call(
@@ -170,10 +165,30 @@ def test_a_stack_costs_no_more_than_a_larger_one(
             pricing.costs.observe(key._replace(items=items), work.times(items), seconds)
     stack = priced.unit.stack
     assert stack is not None
-    table = pricing.stack_costs(stack)
+    table = pricing.stack_costs(stack).seconds
     assert list(table) == sorted(table)
     assert table[1] == table[2]
     assert table[1] - table[0] < table[0], "a pair pays again, so it is measured again"
+
+
+@pytest.mark.parametrize(("pair_s", "then"), [(0.12, 4), (0.25, 0)])
+def test_sizes_are_tried_until_they_are_known(
+    model: ResidentModel, spec: GenerationSpec, pair_s: float, then: int
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    priced = pricing.price(upcoming(model, spec, store_plan()))
+    assert priced.shape is not None
+    assert priced.unit.stack is not None
+    key, work = priced.shape.entries[0]
+    for items, seconds in ((1, 0.1), (2, pair_s)):
+        assert {pricing.stack_costs(priced.unit.stack).trial for _ in range(8)} == {2}
+        for _ in range(16):
+            pricing.costs.observe(key._replace(items=items), work.times(items), seconds)
+    assert pricing.stack_costs(priced.unit.stack).trial == then
+    # Those that do not pay are tried once in a while, for nothing else would measure them again.
+    found = [pricing.stack_costs(priced.unit.stack).trial for _ in range(8 * 128)]
+    assert set(found) == ({0, 2, 4} if not then else {then})
+    assert then or all(found.count(trial) == 16 for trial in (2, 4))
 
 
 def test_a_component_without_an_estimate_has_the_price_of_its_node(

@@ -101,7 +101,7 @@ class Right:
 
 @pytest.fixture(scope="module")
 def right(folders: Mapping[str, Path]) -> Right:
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         residents = [engine.add(open_model(path)) for path in folders.values()]
         builtin, wan = (resident.card.model_id for resident in residents)
         base = Request(

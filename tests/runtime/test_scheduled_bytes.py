@@ -175,7 +175,7 @@ class World:
         self.loaded: dict[str, Mapping[str, Component]] = {}
         self.alone = cache(self._alone)
         self.tally = Counter[str]()
-        self._sole = Engine()
+        self._sole = Engine(max_batch=1)
         self._residents = self.serve(self._sole)
 
     def serve(self, engine: Engine) -> dict[str, ResidentModel]:

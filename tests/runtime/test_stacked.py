@@ -47,9 +47,29 @@ def equal(one: Output, other: Output) -> bool:
 
 
 def alone(source: object, asked: Sequence[Request]) -> list[Output]:
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         engine.add(source)
         return [engine.submit(request).result() for request in asked]
+
+
+def test_the_branches_of_one_request_share_its_forward(
+    tiny_wan_folder: Callable[[str], Path],
+) -> None:
+    source = open_model(tiny_wan_folder("UniPCMultistepScheduler"))
+    size = {"height": 64, "width": 64, "num_frames": 1}
+    guided, plain = (
+        replace(requests(source.card.model_id, 1, **size)[0], guidance_scale=scale)
+        for scale in (4.0, 1.0)
+    )
+    expected = alone(source, [guided, plain])
+    assert [output.provenance.stacked_steps for output in expected] == [0, 0]
+    with Engine(max_batch=4, stacking=Stacking.ALWAYS) as engine:
+        engine.add(source)
+        found = [engine.submit(asked).result() for asked in (guided, plain)]
+    assert all(map(equal, expected, found))
+    loading = 1  # before its weights are there, nobody can say what stacks
+    assert found[0].provenance.stacked_steps == guided.num_inference_steps - loading > 0
+    assert found[1].provenance.stacked_steps == 0, "it has one call a step"
 
 
 @pytest.mark.parametrize("count", [2, 5, 16])

@@ -147,7 +147,10 @@ def assert_nothing_held(
     for handle in handles:
         assert handle.done
         assert (handle.num_held, handle._scope.closed) == (0, True)
-    assert Holdings.now() == before
+    now = Holdings.now()
+    # What an earlier test left behind may have ended meanwhile.
+    assert now.threads <= before.threads
+    assert now.descriptors is None or now.descriptors <= (before.descriptors or 0)
 
 
 def ended(handle: Handle) -> Event:

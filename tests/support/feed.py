@@ -18,6 +18,7 @@ from ostinato.runtime.scheduler import (
     Outcome,
     Placed,
     Policy,
+    StackTable,
     UnitRecord,
     Waiting,
     Witness,
@@ -67,7 +68,7 @@ class Feed:
         while to_come or len(self.ends) < len(self.jobs):
             while to_come and to_come[0].arrived_s <= self._now:
                 self._submit(to_come.pop(0))
-            snapshot = self._ledger.snapshot(self._now, lambda key: STACK_S)
+            snapshot = self._ledger.snapshot(self._now, lambda key: StackTable(STACK_S))
             decision = decide(snapshot, self.policy)
             self.witness.decided(snapshot, decision)
             self._apply(decision)

@@ -83,6 +83,7 @@ def sample_card() -> ModelCard:
             reference="sample.reference:reference_of",
             num_frames=9,
             output_determinism=Determinism.BITWISE,
+            fast_batch_tolerances={"float32": 1e-4, "bfloat16": 0.05},
         ),
         precision=PrecisionSpec(weights="float32", latents="float32"),
         defaults=Defaults(

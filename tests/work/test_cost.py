@@ -47,7 +47,7 @@ def test_a_measured_shape_is_known_by_its_median() -> None:
     model = CostModel()
     for seconds in (0.9, 1.0, 1.1) * 6:
         model.observe(key(), work(1), seconds)
-    assert model.knows(key(), work(1))
+    assert model.num_measured(key(), work(1))
     assert model.predict(key(), work(1)) == pytest.approx(1.0)
 
 
@@ -73,7 +73,7 @@ def test_a_shape_never_seen_lies_on_the_line_of_those_that_were(size: float) -> 
     model = CostModel()
     for known in (1, 2, 4, 8, 16):
         told(model, key(f"s{known}"), work(known), seconds(known), 5)
-    assert not model.knows(key("new"), work(size))
+    assert not model.num_measured(key("new"), work(size))
     assert model.predict(key("new"), work(size)) == pytest.approx(seconds(size), rel=0.05)
 
 
@@ -92,16 +92,16 @@ def test_shapes_nearby_correct_the_line() -> None:
 
 def test_a_key_that_came_to_mean_other_work_is_learned_anew() -> None:
     model = told(CostModel(), key(), work(1), 1.0, WINDOW)
-    assert not model.knows(key(), work(2))
+    assert not model.num_measured(key(), work(2))
     told(model, key(), work(2), 5.0, 2)
     assert model.predict(key(), work(2)) == pytest.approx(5.0)
-    assert not model.knows(key(), work(1))
+    assert not model.num_measured(key(), work(1))
 
 
 def test_sums_that_differ_by_rounding_are_one_work() -> None:
     model = told(CostModel(), key(items=3), work(0.1).times(3), 1.0, WINDOW)
     thrice = OpWork(flops=0.1e9 + 0.1e9 + 0.1e9, weight_bytes=1e6, activation_bytes=0.3e6)
-    assert model.knows(key(items=3), thrice)
+    assert model.num_measured(key(items=3), thrice)
 
 
 def test_stacked_work_reads_weights_once() -> None:
@@ -113,7 +113,7 @@ def test_stacked_work_reads_weights_once() -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_no_duration_is_not_learned(seconds: float) -> None:
     model = told(CostModel(), key(), work(1), seconds)
-    assert not model.knows(key(), work(1))
+    assert not model.num_measured(key(), work(1))
 
 
 # What a later process gets.
@@ -140,8 +140,8 @@ def test_the_shape_measured_longest_ago_is_forgotten() -> None:
         model.observe(key(f"s{index}"), work(1 + index), 1.0)
     model.observe(key("s0"), work(1), 1.0)
     model.observe(key("one more"), work(1), 1.0)
-    assert model.knows(key("s0"), work(1))
-    assert not model.knows(key("s1"), work(2))
+    assert model.num_measured(key("s0"), work(1))
+    assert not model.num_measured(key("s1"), work(2))
     assert len(tuple(model.measured())) == MAX_SHAPES
 
 

@@ -8,63 +8,65 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from ostinato.bench._schedule_record import Recorder
-from ostinato.bench._schedule_replay import WARM_UP, Bed, run_stacked
-from ostinato.runtime.simulate import ClassProfile, Planned, Profiles, Stage, TraceClass
+from ostinato.bench._schedule_replay import WARM_UP, Alone, Bed, run_stacked
+from ostinato.runtime.simulate import ClassProfile, Profiles, Stage, TraceClass
 from ostinato.tasks import RequestId
 
 _SOURCE = "measured by ostinato bench schedule"
 _STACK_STEPS = 30  # of the requests that are stacked to be timed
 
 
-def measured_profiles(
-    bed: Bed,
-    recorder: Recorder,
-    planned: Mapping[RequestId, Planned],
-    *,
-    max_batch: int,
-) -> Profiles:
-    """Return profiles of requests that ran alone, and of stacks of up to `max_batch`."""
-    stages = _stages(recorder, planned)
-    stacks: dict[str, tuple[float, ...]] = {}
-    measured: set[str] = set()
+Stacks = Mapping[str, tuple[float, ...]]
+"""By key and node that stacks, the seconds of 2, 3, ... stacked calls."""
+
+
+def run_stacks(bed: Bed, max_batch: int) -> Stacks:
+    """Measure stacks of up to `max_batch` requests of each class."""
+    found: dict[str, tuple[float, ...]] = {}
+    for key, name in {_stack_key(asked): name for name, asked in bed.trace.classes.items()}.items():
+        if max_batch > 1:
+            found |= {f"{key} {node}": s for node, s in _stacked_s(bed, name, max_batch).items()}
+    return found
+
+
+def profiles_of(bed: Bed, alone: Sequence[Alone], stacks: Sequence[Stacks]) -> Profiles:
+    """Return profiles of requests that ran alone, and of stacks; each measured once or more."""
+    stages = _stages(alone)
+    stack_s: dict[str, tuple[float, ...]] = {}
+    classes: dict[str, ClassProfile] = {}
     for name, asked in bed.trace.classes.items():
-        key = _stack_key(asked)
-        if max_batch > 1 and key not in measured:
-            measured.add(key)
-            for node, found in _stacked_s(bed, name, max_batch).items():
-                alone_s = next(stage.unit_s for stage in stages[name] if stage.name == node)
-                stacks[f"{key} {node}"] = (alone_s, *found)
-    classes = {
-        name: ClassProfile(
-            stages=tuple(_with_stack(stage, _stack_key(asked), stacks) for stage in stages[name])
-        )
-        for name, asked in bed.trace.classes.items()
-    }
-    profiles = Profiles(source=_SOURCE, classes=classes, stack_s=stacks)
+        found: list[Stage] = []
+        for stage in stages[name]:
+            key = f"{_stack_key(asked)} {stage.name}"
+            measured = [each[key] for each in stacks if key in each]
+            if measured:
+                seconds = tuple(map(statistics.median, zip(*measured, strict=True)))
+                stack_s[key] = (stage.unit_s, *seconds)
+            found.append(replace(stage, stack=key) if measured else stage)
+        classes[name] = ClassProfile(stages=tuple(found))
+    profiles = Profiles(source=_SOURCE, classes=classes, stack_s=stack_s)
     profiles.validate()
     return profiles
 
 
-def _stages(
-    recorder: Recorder, planned: Mapping[RequestId, Planned]
-) -> dict[str, tuple[Stage, ...]]:
+def _stages(alone: Sequence[Alone]) -> dict[str, tuple[Stage, ...]]:
     """Return each class's stages: runs of units of one node, their median and their spread."""
-    by_request: dict[RequestId, list[tuple[str, float]]] = defaultdict(list)
-    for unit, seconds in recorder.spans_s():
-        for request_id in unit.request_ids:
-            by_request[request_id].append((unit.nodes[0], seconds))
     by_class: dict[str, list[list[tuple[str, list[float]]]]] = defaultdict(list)
-    for request_id, asked in planned.items():
-        runs = [
-            (node, [seconds for _, seconds in units])
-            for node, units in groupby(by_request[request_id], key=lambda entry: entry[0])
-        ]
-        by_class[asked.request_class].append(runs)
+    for each in alone:
+        by_request: dict[RequestId, list[tuple[str, float]]] = defaultdict(list)
+        for unit, seconds in each.recorder.spans_s():
+            for request_id in unit.request_ids:
+                by_request[request_id].append((unit.nodes[0], seconds))
+        for request_id, asked in each.planned.items():
+            runs = [
+                (node, [seconds for _, seconds in units])
+                for node, units in groupby(by_request[request_id], key=lambda entry: entry[0])
+            ]
+            by_class[asked.request_class].append(runs)
     return {
         name: tuple(_stage(each) for each in zip(*requests, strict=True))
         for name, requests in by_class.items()
@@ -94,11 +96,6 @@ def _stacked_s(bed: Bed, name: str, max_batch: int) -> dict[str, tuple[float, ..
         for node, seconds in by_node.items():
             found[node].append(statistics.median(seconds))
     return {node: tuple(seconds) for node, seconds in found.items()}
-
-
-def _with_stack(stage: Stage, key: str, stacks: Mapping[str, tuple[float, ...]]) -> Stage:
-    stack = f"{key} {stage.name}"
-    return replace(stage, stack=stack) if stack in stacks else stage
 
 
 def _stack_key(asked: TraceClass) -> str:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ostinato.bench._schedule_record import Recorder, run_record
+from ostinato.bench._schedule_record import Recorder
 from ostinato.bench._small_wan import PROMPT
 from ostinato.card import ModelSource
 from ostinato.errors import OstinatoError
 from ostinato.request import Request
 from ostinato.runtime import Engine, Handle
 from ostinato.runtime.scheduler import DEFAULT_TENANT, Policy
-from ostinato.runtime.simulate import Planned, Profiles, RunRecord, Trace, request_of
+from ostinato.runtime.simulate import Planned, Trace, request_of
 from ostinato.runtime.stacking import Stacking
 from ostinato.tasks import OutputName, RequestId
 from ostinato.work import CostModel
@@ -69,10 +69,17 @@ class Bed:
         return engine
 
 
-def run_alone(
-    bed: Bed, arrivals: Sequence[Planned]
-) -> tuple[Recorder, dict[RequestId, Planned], tuple[torch.Tensor, ...]]:
-    """Run each arrival when nothing else runs; returns latents in their order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Every arrival when nothing else ran: what the engine told, and latents in their order."""
+
+    recorder: Recorder
+    planned: Mapping[RequestId, Planned]
+    latents: tuple[torch.Tensor, ...]
+
+
+def run_alone(bed: Bed, arrivals: Sequence[Planned]) -> Alone:
+    """Run each arrival when nothing else runs."""
     recorder, planned = Recorder(), dict[RequestId, Planned]()
     latents: list[torch.Tensor] = []
     with bed.engine(recorder) as engine:
@@ -81,7 +88,7 @@ def run_alone(
             handle = engine.submit(request)
             latents.append(handle.result().latents)
             planned[handle.request_id] = arrival
-    return recorder, planned, tuple(latents)
+    return Alone(recorder=recorder, planned=planned, latents=tuple(latents))
 
 
 def run_stacked(bed: Bed, request_class: str, num_requests: int, num_steps: int) -> Recorder:
@@ -96,22 +103,26 @@ def run_stacked(bed: Bed, request_class: str, num_requests: int, num_steps: int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A run in real time. wrong_outputs: of requests that finished, with other bytes than alone."""
+class Replayed:
+    """A run in real time. started_s: the process's monotonic clock, when the trace began.
 
-    run: RunRecord
+    wrong_outputs: of requests that finished, with other bytes than alone.
+    """
+
+    recorder: Recorder
+    planned: Mapping[RequestId, Planned]
+    started_s: float
     wrong_outputs: int
 
 
 def run_trace(
     bed: Bed,
     arrivals: Sequence[Planned],
-    profiles: Profiles,
     policy: Policy,
     *,
     max_batch: int,
     alone: Sequence[torch.Tensor],
-) -> Measured:
+) -> Replayed:
     """Submit every arrival at its instant, wait for all, compare the latents with those alone."""
     recorder = Recorder()
     requests = [bed.request(arrival) for arrival in arrivals]
@@ -125,7 +136,7 @@ def run_trace(
             handle.wait()
         wrong = sum(map(_differs, handles, alone))
     planned = dict(zip((handle.request_id for handle in handles), arrivals, strict=True))
-    return Measured(run=run_record(recorder, planned, profiles, started_s), wrong_outputs=wrong)
+    return Replayed(recorder=recorder, planned=planned, started_s=started_s, wrong_outputs=wrong)
 
 
 def _differs(handle: Handle, alone: torch.Tensor) -> bool:

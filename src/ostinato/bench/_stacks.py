@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.batch_rules import StackRules
 from ostinato.card import ModelSource
 from ostinato.models.builtin.components import BuiltinTransformer
 from ostinato.models.wan.components import WanTransformer
@@ -52,7 +52,7 @@ class WatchedBuiltinTransformer(BuiltinTransformer):
 
     stacks: Stacks | None = None
 
-    def op_stacked(self, name: str, rules: BatchRules) -> Stack:
+    def op_stacked(self, name: str, rules: StackRules) -> Stack:
         """Return what the denoiser does, watched."""
         stack = super().op_stacked(name, rules)
         return stack if self.stacks is None else self.stacks.around(stack)
@@ -63,7 +63,7 @@ class WatchedWanTransformer(WanTransformer):
 
     stacks: Stacks | None = None
 
-    def op_stacked(self, name: str, rules: BatchRules) -> Stack:
+    def op_stacked(self, name: str, rules: StackRules) -> Stack:
         """Return what the denoiser does, watched."""
         stack = super().op_stacked(name, rules)
         return stack if self.stacks is None else self.stacks.around(stack)

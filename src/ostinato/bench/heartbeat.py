@@ -27,7 +27,7 @@ from ostinato.request import Request
 from ostinato.runtime import Engine, ResidentModel
 from ostinato.runtime.follow import follow
 from ostinato.runtime.protocol import EngineProtocol, RequestHandle
-from ostinato.runtime.remote import RemoteEngine
+from ostinato.runtime.remote import BLANK_ENGINE, RemoteEngine
 from ostinato.tasks import OutputName, TaskType
 
 INTERVAL_S = 5e-3
@@ -61,7 +61,7 @@ def run(arguments: BenchArguments) -> Report:
         idle = asyncio.run(_idle(_QUICK_IDLE_S if arguments.quick else _IDLE_S))
         with Engine() as engine:
             here = _listen(engine, source, requests)
-        with RemoteEngine() as engine:
+        with RemoteEngine(BLANK_ENGINE) as engine:  # and no file of costs, as the one before
             remote = _listen(engine, source, requests)
     return Report(
         name="heartbeat",

@@ -136,7 +136,7 @@ def _steps(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
 
 def _wall(source: ModelSource, request: Request, amount: _Amount) -> _Compared:
     """Compare seconds a request, models loaded and warm: the engine's and diffusers'."""
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         engine.add(source)
         ours, theirs = EngineRun(engine, request), DiffusersRun(source, request)
         runs = {"engine": ours, "diffusers": theirs}

@@ -8,15 +8,17 @@ beside the trace's offline optimum and beside what the simulator says of that ve
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from ostinato.bench._arguments import BenchArguments
-from ostinato.bench._schedule_profile import measured_profiles
-from ostinato.bench._schedule_replay import Bed, run_alone, run_trace
+from ostinato.bench._schedule_profile import profiles_of, run_stacks
+from ostinato.bench._schedule_record import run_record
+from ostinato.bench._schedule_replay import Bed, Replayed, run_alone, run_trace
 from ostinato.bench._threads import threads_for, torch_threads
 from ostinato.card import ModelSource
 from ostinato.models.registry import open_model
@@ -24,6 +26,7 @@ from ostinato.models.wan.tiny import EULER, WanSizes, write_tiny_wan
 from ostinato.report import Comparison, Report, Target, describe_environment
 from ostinato.runtime.scheduler import Deadline, FairShare, FifoRequest, Policy
 from ostinato.runtime.simulate import (
+    Planned,
     Profiles,
     Trace,
     load_trace,
@@ -50,6 +53,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 )
 SIZES = WanSizes(num_layers=2, num_attention_heads=2, ffn_dim=256, text_dim=32)
 SMALL_WAN = "small-wan"  # as the stored traces call it
+ROUNDS = 3  # of baseline and trial in turns; each figure is the median of its rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One run: figures of it, what the simulator said of it, and outputs that were not equal."""
+    """Runs by one policy: figures, what the simulator said of them, outputs that were not equal."""
 
     measured: Mapping[str, float]
     predicted: Mapping[str, float]
@@ -102,7 +106,7 @@ class Outcome:
 
 
 def run(arguments: BenchArguments) -> Report:
-    """Replay every trace by both policies; quick replays the first arrivals of each.
+    """Replay every trace by both policies; quick replays the first arrivals of each, once.
 
     Raises BadInput for a thread count that OSTINATO_NUM_THREADS contradicts.
     """
@@ -121,6 +125,7 @@ def run(arguments: BenchArguments) -> Report:
         environment=describe_environment(threads),
         detail={
             "sizes": asdict(SIZES),
+            "rounds": 1 if arguments.quick else ROUNDS,
             "cases": {
                 case.trace: {"policy": case.policy.name, "max_batch": case.max_batch}
                 for case in CASES
@@ -131,32 +136,64 @@ def run(arguments: BenchArguments) -> Report:
 
 
 def run_case(case: Case, sources: Mapping[str, ModelSource], *, quick: bool) -> Outcome:
-    """Measure what the trace's classes take, then replay it by both policies."""
+    """Measure what the trace's classes take, then replay it by both policies, in turns.
+
+    What the classes take is measured before and after each round, so that all see the same weather.
+    """
     trace = load_trace(case.trace)
     # What is asked for does not depend on how long it takes; when it is asked for does.
     estimates = stored_profiles(case.trace)
     if quick:
         trace = _beginning(trace, case.quick_arrivals)
     bed = Bed(trace=trace, sources=sources, costs=CostModel())
-    recorder, planned, alone = run_alone(bed, plan_arrivals(trace, estimates))
-    profiles = measured_profiles(bed, recorder, planned, max_batch=case.max_batch)
-    arrivals = plan_arrivals(trace, profiles)
-
-    def replayed(policy: Policy, max_batch: int) -> Ran:
-        found = run_trace(bed, arrivals, profiles, policy, max_batch=max_batch, alone=alone)
-        known = profiles if max_batch > 1 else profiles.unstacked()
-        return Ran(
-            measured=run_figures(trace, found.run),
-            predicted=run_figures(trace, simulate(trace, known, policy).run),
-            wrong_outputs=found.wrong_outputs,
-        )
-
+    asked = plan_arrivals(trace, estimates)
+    alone, stacks = [run_alone(bed, asked)], [run_stacks(bed, case.max_batch)]
+    arrivals = plan_arrivals(trace, profiles_of(bed, alone, stacks))
+    sides = {"baseline": (FifoRequest(), 1), "trial": (case.policy, case.max_batch)}
+    rounds: dict[str, list[Replayed]] = {side: [] for side in sides}
+    for _ in range(1 if quick else ROUNDS):
+        for side, (policy, max_batch) in sides.items():
+            latents = alone[0].latents
+            found = run_trace(bed, arrivals, policy, max_batch=max_batch, alone=latents)
+            rounds[side].append(found)
+        alone.append(run_alone(bed, asked))
+        stacks.append(run_stacks(bed, case.max_batch))
+    profiles = profiles_of(bed, alone, stacks)
+    ran = {
+        side: _ran(trace, arrivals, profiles, policy, rounds[side], stacked=max_batch > 1)
+        for side, (policy, max_batch) in sides.items()
+    }
     return Outcome(
         unit_class=trace.unit_class,
-        baseline=replayed(FifoRequest(), 1),
-        trial=replayed(case.policy, case.max_batch),
-        optimum=optimum_figures(offline_optimum(trace, profiles)),
+        **ran,
+        optimum=optimum_figures(offline_optimum(trace, profiles, arrivals=arrivals)),
         profiles=profiles,
+    )
+
+
+def _ran(
+    trace: Trace,
+    arrivals: Sequence[Planned],
+    profiles: Profiles,
+    policy: Policy,
+    rounds: Sequence[Replayed],
+    *,
+    stacked: bool,
+) -> Ran:
+    """Return the median of each figure over the rounds, and what the simulator says of them."""
+    runs = [
+        run_figures(trace, run_record(each.recorder, each.planned, profiles, each.started_s))
+        for each in rounds
+    ]
+    known = profiles if stacked else profiles.unstacked()
+    return Ran(
+        measured={
+            name: statistics.median(run[name] for run in runs)
+            for name in runs[0]
+            if all(name in run for run in runs)
+        },
+        predicted=run_figures(trace, simulate(trace, known, policy, arrivals=arrivals).run),
+        wrong_outputs=sum(each.wrong_outputs for each in rounds),
     )
 
 

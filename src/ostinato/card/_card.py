@@ -53,6 +53,11 @@ class ModelCard:
     files: tuple[FileDigest, ...] = ()
     parent: ParentRef | None = None
 
+    @property
+    def fast_batch_tolerance(self) -> float | None:
+        """What `Batching.FAST` may cost at the card's precision; None where it is not offered."""
+        return self.parity.fast_batch_tolerances.get(self.precision.weights)
+
     def validate(self) -> tuple[str, ...]:
         """Return every inconsistency found; empty when the card holds together.
 

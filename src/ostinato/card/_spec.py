@@ -196,6 +196,9 @@ class ParitySpec:
     against, `Oracle(source)`, None when there is none. reference: import string of
     `reference_of(source)`, which gives the same model in float64; None for a card that is itself
     one. num_frames: of the clips it is checked with, few but on every path that a clip can take.
+    fast_batch_tolerances: by the dtype of weights, how far the latents of a request that shared
+    forwards outside the exact batch rules may lie from those it gives alone: the largest error over
+    the largest value, and rms over rms. Without the card's dtype it is always batched exactly.
     """
 
     levels: tuple[ParityLevel, ...]
@@ -203,6 +206,7 @@ class ParitySpec:
     reference: str | None
     num_frames: int
     output_determinism: Determinism
+    fast_batch_tolerances: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

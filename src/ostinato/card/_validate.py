@@ -207,6 +207,11 @@ def _parity_errors(card: ModelCard) -> Iterator[str]:
     for name, value in (("oracle", parity.oracle), ("reference", parity.reference)):
         if value is not None:
             yield from _import_string(value, f"parity.{name}")
+    for dtype, tolerance in parity.fast_batch_tolerances.items():
+        if dtype not in _DTYPES:
+            yield f"parity.fast_batch_tolerances names {dtype!r}; expected one of {_DTYPES}"
+        if tolerance < 0:
+            yield f"parity.fast_batch_tolerances[{dtype!r}] is {tolerance}; expected at least 0"
     if _holds_a_size(frames) and not frames.accepts(parity.num_frames):
         yield f"parity.num_frames is {parity.num_frames}; capabilities allow {frames.describe()}"
 

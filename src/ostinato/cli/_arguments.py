@@ -65,6 +65,8 @@ class Generate(Common):
     """File to write: .mp4, .webm, .gif or .png (contact sheet); an existing one is replaced."""
     outputs: Annotated[str, arg(metavar="NAMES")] = "video"
     """Comma-separated: video, latents (safetensors beside the clip)."""
+    timeline: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
+    """Also write what ran when, as .json for ui.perfetto.dev or chrome://tracing."""
     quiet: Annotated[bool, arg(help_behavior_hint="")] = False
     """No progress, no commentary: only the paths written, and errors."""
 

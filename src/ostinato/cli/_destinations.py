@@ -12,6 +12,7 @@ from ostinato.media import check_destination
 from ostinato.tasks import OutputName
 
 _LATENTS_SUFFIX = ".safetensors"
+_TIMELINE_SUFFIX = ".json"
 _SLUG_LENGTH = 60
 
 
@@ -43,6 +44,12 @@ def destinations(
         ),
     }
     return {name: checked[name]() for name in outputs}
+
+
+def check_timeline(path: Path | None) -> None:
+    """Raise InvalidOutput where a timeline that is wanted cannot be written."""
+    if path is not None:
+        check_destination(path, suffixes=(_TIMELINE_SUFFIX,))
 
 
 def slug(prompt: str) -> str:

@@ -8,13 +8,22 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from ostinato.api import load
+from ostinato.api import Engine, load
 from ostinato.cli._arguments import Generate
-from ostinato.cli._progress import Display, Reading, hide_library_bars, progress_display
+from ostinato.cli._progress import (
+    Display,
+    Reading,
+    hide_library_bars,
+    plain_warnings,
+    progress_display,
+)
 from ostinato.cli._result import CommandResult
 from ostinato.media import replacing
 from ostinato.request import Advice, ChunkReady, Progress
 from ostinato.runtime import Handle, Output
+from ostinato.runtime.costs import CostStore
+from ostinato.runtime.threads import kernel_threads
+from ostinato.runtime.witness import Timeline
 from ostinato.tasks import OutputName
 
 # Flags that go into the request under their own name when they are given.
@@ -38,13 +47,23 @@ def generate(arguments: Generate, files: Mapping[OutputName, Path]) -> CommandRe
     given = {name: getattr(arguments, name) for name in _FIELDS}
     fields = {name: value for name, value in given.items() if value is not None}
     started = time.monotonic()
-    with load(arguments.model) as model:
+    timeline = None if arguments.timeline is None else Timeline()
+    store = CostStore.of_this_process(kernel_threads())
+    with (
+        plain_warnings(quiet=arguments.quiet),
+        Engine(costs=store, witness=timeline) as engine,
+    ):
+        model = load(arguments.model, engine)
         hide_library_bars()
         handle = model.submit(arguments.prompt, outputs=tuple(files), **fields)
         with progress_display(quiet=arguments.quiet) as display:
             output = follow(handle, display)
     _write(output, files)
-    return _report(output, files, time.monotonic() - started, quiet=arguments.quiet)
+    paths = {name.value: path for name, path in files.items()}
+    if timeline is not None and arguments.timeline is not None:
+        timeline.save(arguments.timeline)  # of an engine that is closed: its last unit is told of
+        paths["timeline"] = arguments.timeline
+    return _report(output, paths, time.monotonic() - started, quiet=arguments.quiet)
 
 
 def follow(handle: Handle, display: Display) -> Output:
@@ -88,10 +107,10 @@ def _write(output: Output, files: Mapping[OutputName, Path]) -> None:
 
 
 def _report(
-    output: Output, files: Mapping[OutputName, Path], wall_s: float, *, quiet: bool
+    output: Output, files: Mapping[str, Path], wall_s: float, *, quiet: bool
 ) -> CommandResult:
     spec, device_s = output.provenance.spec, output.provenance.device_s
-    paths = {name.value: str(path) for name, path in files.items()}
+    paths = {name: str(path) for name, path in files.items()}
     text = "\n".join(paths.values())
     if not quiet:
         text += (

@@ -95,6 +95,9 @@ def _recipe_rows(card: ModelCard) -> Iterator[tuple[str, str]]:
     levels = ", ".join(parity.levels)
     yield "parity", f"{levels} against {parity.oracle or 'itself'}"
     yield "determinism", parity.output_determinism
+    tolerance = card.fast_batch_tolerance
+    offered = "not offered" if tolerance is None else f"within {tolerance:g} of each alone"
+    yield "fast batching", offered
 
 
 def _pairs(values: Mapping[str, object]) -> str:

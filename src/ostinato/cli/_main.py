@@ -73,9 +73,10 @@ def _run(command: Command) -> CommandResult:
     """Import a command when it is asked for: most bring torch, help does not need it."""
     match command:
         case Generate():
-            from ostinato.cli._destinations import destinations
+            from ostinato.cli._destinations import check_timeline, destinations
 
             files = destinations(command.output, command.prompt, command.outputs, command.fps)
+            check_timeline(command.timeline)
             from ostinato.cli._generate import generate
 
             return generate(command, files)

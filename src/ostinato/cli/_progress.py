@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,6 +110,19 @@ def progress_display(*, quiet: bool) -> Iterator[Display]:
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             yield Bar(progress)
+
+
+@contextmanager
+def plain_warnings(*, quiet: bool) -> Iterator[None]:
+    """Show Python's warnings as a line each, without the code that raised them."""
+
+    def show(message: Warning | str, *_: object) -> None:
+        if not quiet:
+            print(f"warning: {message}", file=sys.stderr, flush=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def hide_library_bars() -> None:

@@ -1,8 +1,8 @@
 """Run the plans of several requests as one: equal calls are stacked into one forward.
 
 A component says which of its ops can be stacked, and stacks them itself; here calls are only
-grouped. Whatever the stack is made of, each request gets the bytes that it would get alone, so a
-stack that cannot keep that promise on this processor runs its calls one by one.
+grouped. Under exact rules each request gets the bytes that it would get alone, whatever the stack
+is made of: a stack that cannot keep that promise on this processor runs its calls one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 
-from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.batch_rules import StackRules
 from ostinato.errors import InvalidPlan
 from ostinato.loop.contract import Component, Pages
 from ostinato.loop.execute import execute, resolve_inputs
@@ -35,7 +35,7 @@ class Stackable(Protocol):
     def stacked_ops(self) -> Mapping[str, frozenset[str]]: ...
 
     def op_stacked(
-        self, name: str, rules: BatchRules
+        self, name: str, rules: StackRules
     ) -> Callable[[Sequence[Inputs]], Sequence[Outputs] | None]:
         """Return an op that takes the inputs of many calls and gives each its outputs.
 
@@ -56,13 +56,15 @@ class BatchKey(NamedTuple):
 class Share:
     """What one plan got out of a stack: its result, or what went wrong for it alone.
 
-    stacked: whether the plan shared a forward, or had to run by itself after all. stack_error: of
-    a stack that failed although each of its plans runs alone.
+    stacked: whether the plan shared a forward, or had to run by itself after all. exact: whether
+    the result has the bytes that the plan gives alone. stack_error: of a stack that failed although
+    each of its plans runs alone.
     """
 
     result: WorkResult | None = None
     error: BaseException | None = None
     stacked: bool = False
+    exact: bool = True
     stack_error: BaseException | None = None
 
 
@@ -79,7 +81,7 @@ def execute_together(
     plans: Sequence[WorkPlan],
     component: Callable[[str], Component],
     pages: Pages,
-    rules: BatchRules,
+    rules: StackRules,
 ) -> tuple[Share, ...]:
     """Run plans of one key as one stack, under no_grad; one share for each, in order.
 
@@ -102,7 +104,7 @@ def execute_together(
             inputs = [resolve_inputs(call, {}, pages) for call in calls]
             stacked = found.op_stacked(key.op, rules)(inputs)
         if stacked is not None:
-            return _shares(plans, stacked)
+            return _shares(plans, stacked, exact=rules.exact)
     except BaseException as error:  # told by whichever plan raises it again, or else by all
         failed = error
     alone = tuple(_alone(plan, component, pages) for plan in plans)
@@ -111,13 +113,16 @@ def execute_together(
     return tuple(replace(share, stack_error=failed) for share in alone)
 
 
-def _shares(plans: Sequence[WorkPlan], stacked: Sequence[Outputs]) -> tuple[Share, ...]:
+def _shares(
+    plans: Sequence[WorkPlan], stacked: Sequence[Outputs], *, exact: bool
+) -> tuple[Share, ...]:
     calls = [call for plan in plans for call in plan.calls]
     outputs = iter([outputs for _, outputs in zip(calls, stacked, strict=True)])
     return tuple(
         Share(
             result=WorkResult(outputs={call.call_id: next(outputs) for call in plan.calls}),
             stacked=True,
+            exact=exact,
         )
         for plan in plans
     )

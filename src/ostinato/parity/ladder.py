@@ -14,6 +14,7 @@ from ostinato.parity.gate import Gate, GateResult, NothingMeasured, Rung
 from ostinato.parity.gates.batch import batch
 from ostinato.parity.gates.company import determinism, interleave
 from ostinato.parity.gates.components import components
+from ostinato.parity.gates.fast import fast
 from ostinato.parity.gates.files import files
 from ostinato.parity.gates.kept import goldens
 from ostinato.parity.gates.oracle import oracle
@@ -87,6 +88,7 @@ def owed_gates(card: ModelCard, options: VerifyOptions) -> tuple[OwedGate, ...]:
         OwedGate(name="determinism", rung=Rung.SERVING, run=determinism),
         OwedGate(name="interleave", rung=Rung.SERVING, run=interleave),
         OwedGate(name="batch", rung=Rung.SERVING, run=batch),
+        OwedGate(name="fast", rung=Rung.SERVING, run=fast),
     ]
     return tuple(owed)
 

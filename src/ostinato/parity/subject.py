@@ -26,7 +26,7 @@ from ostinato.parity.perturb import Perturbation
 from ostinato.parity.room import require_room
 from ostinato.parity.tolerances import measure, trajectory_tolerance
 from ostinato.request import Request
-from ostinato.runtime import Engine, Output, ResidentModel, Stacking
+from ostinato.runtime import Batching, Engine, Output, ResidentModel, Stacking
 from ostinato.runtime.scheduler import Policy
 from ostinato.runtime.threads import cpu_turn, kernel_threads
 from ostinato.tasks import OutputName
@@ -93,11 +93,16 @@ class Subject:
         policy: Policy | None = None,
         *,
         max_batch: int = 1,
+        batching: Batching = Batching.EXACT,
         observer: ParityAligner | None = None,
     ) -> Iterator[tuple[Engine, ResidentModel]]:
         """Serve the model, perturbed where that was asked for; closed with the context."""
         with Engine(
-            policy, max_batch=max_batch, stacking=Stacking.ALWAYS, observer=observer
+            policy,
+            max_batch=max_batch,
+            stacking=Stacking.ALWAYS,
+            batching=batching,
+            observer=observer,
         ) as engine:
             resident = engine.add(self.source)
             self._perturb(resident)

@@ -6,4 +6,5 @@ from ostinato.runtime.handle import Handle as Handle
 from ostinato.runtime.output import Output as Output
 from ostinato.runtime.output import Provenance as Provenance
 from ostinato.runtime.resident import ResidentModel as ResidentModel
+from ostinato.runtime.stacking import Batching as Batching
 from ostinato.runtime.stacking import Stacking as Stacking

@@ -38,8 +38,12 @@ class CostFile:
 class LoadedCosts:
     """What a file gave. note: one sentence when there is a file that could not be used."""
 
-    model: CostModel
+    measured: tuple[Measured, ...] = ()
     note: str | None = None
+
+    def to_model(self) -> CostModel:
+        """Return a cost model that knows it."""
+        return CostModel(measured=self.measured)
 
 
 class CostStore:
@@ -57,20 +61,20 @@ class CostStore:
         return CostStore(Environment.read().cache_dir / "costs", describe_device(threads))
 
     def load(self) -> LoadedCosts:
-        """Return a cost model that knows what the file holds; an empty one without a file."""
+        """Return what the file holds; nothing without a file."""
         try:
             if self.path.stat().st_size > _MAX_BYTES:
                 return self._unusable("it is too large")
             found = decode(self.path.read_bytes(), CostFile, what="the file of measured costs")
         except FileNotFoundError:
-            return LoadedCosts(model=CostModel())
+            return LoadedCosts()
         except (OSError, BadInput) as error:
             return self._unusable(str(error))
         if found.version != VERSION:
             return self._unusable(f"it has version {found.version}, expected {VERSION}")
         if found.device != self._device:
             return self._unusable("it is of another device")
-        return LoadedCosts(model=CostModel(measured=found.measured))
+        return LoadedCosts(measured=found.measured)
 
     def save(self, model: CostModel) -> None:
         """Write the file as a whole or not at all; raises OSError.
@@ -93,7 +97,6 @@ class CostStore:
 
     def _unusable(self, why: str) -> LoadedCosts:
         return LoadedCosts(
-            model=CostModel(),
             note=f"measured costs in {str(self.path)!r} are not used, and measured anew: {why}",
         )
 

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from ostinato.errors import AdmissionInfeasible, InvalidMessage, OstinatoError
 from ostinato.runtime.about import AboutUnit
 from ostinato.runtime.failure import twin, typed
-from ostinato.runtime.needs import need_of, weights_of
+from ostinato.runtime.needs import waiting_of
 from ostinato.runtime.pricing import Priced, Pricing
 from ostinato.runtime.ranks import Lead
-from ostinato.runtime.resident import ResidentModel
+from ostinato.runtime.room import Room
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import (
     Decision,
     Ledger,
-    Level,
     NextUnit,
     Outcome,
     Placed,
     Policy,
-    Waiting,
     Witness,
     decide,
 )
@@ -28,9 +26,9 @@ from ostinato.runtime.turns import Ran, Turns
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
 
-# Of the units of a request that is alone, one in so many is priced: pricing costs as much as all
-# else that the scheduler does, and there is nobody to compare with.
-_PRICED_ALONE = 4
+# Units that a request which is alone runs after each decision: there is nobody to decide about, so
+# deciding and pricing, which take a few tenths of a millisecond, can wait.
+_UNDECIDED = 3
 
 
 class Desk:
@@ -55,8 +53,9 @@ class Desk:
         self._lead = lead
         self._active: dict[RequestId, RunningRequest] = {}
         self._next: dict[RequestId, Priced] = {}
-        self._since_priced = 0  # units
-        self._owners: dict[str, ResidentModel] = {}  # by component that was ever asked for
+        self._undecided: list[Ran] = []  # units since the last decision
+        self._stacked = False  # whether the unit before them was
+        self._room = Room(ledger, lead)
 
     @property
     def busy(self) -> bool:
@@ -65,7 +64,7 @@ class Desk:
 
     def require_feasible(self, running: RunningRequest) -> None:
         """Raise AdmissionInfeasible for a request that could never be admitted; from any thread."""
-        waiting = _waiting(running, compute_s=0.0)
+        waiting = waiting_of(running, compute_s=0.0)
         weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
         self._ledger.reservations.require_feasible(waiting.request_id, waiting.need + weights)
 
@@ -74,7 +73,7 @@ class Desk:
         total_s = self._pricing.total_s(
             running.model, running.spec, running.selection.plans_by_node
         )
-        waiting = _waiting(running, total_s)
+        waiting = waiting_of(running, total_s)
         try:
             self._ledger.submit(waiting)
             if self._lead is not None:
@@ -84,7 +83,7 @@ class Desk:
             running.end_failed(error)
             return
         self._active[running.spec.request_id] = running
-        self._owners.update((component, running.model) for component, _ in waiting.weights)
+        self._room.hold(waiting, running.model)
         if self._witness is not None:
             self._witness.submitted(waiting, running.model.card.model_id)
 
@@ -100,7 +99,11 @@ class Desk:
                 self._fail(running, late, now)
 
     def tick(self, now: float) -> None:
-        """Decide once, and do what was decided."""
+        """Decide once, and do what was decided; a request that is alone may just go on."""
+        if (alone := self._goes_on()) is not None:
+            self._go_on(alone)
+            return
+        self._book()
         snapshot = self._ledger.snapshot(now, self._pricing.stack_costs)
         decision = decide(snapshot, self._policy)
         if self._witness is not None:
@@ -115,7 +118,7 @@ class Desk:
         for unit in decision.units:
             self._run(unit, now, snapshot.tick)
         if not (decision.admitted or decision.units or decision.hopeless):
-            self._make_room()
+            self._room.make()
 
     def close(self) -> None:
         """Cancel every request."""
@@ -150,9 +153,10 @@ class Desk:
         priced = [self._next[request_id] for request_id in unit.request_ids]
         about = None if self._witness is None else AboutUnit.of(unit, group, tick)
         self._ledger.start(unit, now, tick)
-        ran = self._turns.run(group)
+        ran = self._turns.run(group, stacked=unit.stacked)
+        self._stacked = unit.stacked
         self._ledger.stop(unit, ran.device_s)
-        self._learn(group, priced, ran)
+        self._learn(group, priced, ran, stacked=unit.stacked)
         for running, end in zip(group, ran.ends, strict=True):
             if end is None:
                 self._ledger.proceed(running.spec.request_id, self._priced(running), ran.end_s)
@@ -164,13 +168,20 @@ class Desk:
                 end()
         if self._witness is not None and about is not None:
             self._witness.executed(about.record(ran))
-            self._witness.level(self._level())
+            self._witness.level(self._room.level(self._active.values()))
 
-    def _learn(self, group: Sequence[RunningRequest], priced: Sequence[Priced], ran: Ran) -> None:
+    def _learn(
+        self,
+        group: Sequence[RunningRequest],
+        priced: Sequence[Priced],
+        ran: Ran,
+        *,
+        stacked: bool,
+    ) -> None:
         """Teach the cost model, unless something went wrong: then times mean nothing."""
         if any(running.failed for running in group):
             return
-        if len(group) == 1:
+        if not stacked:
             self._pricing.learn(priced[0], (*group[0].calls_s, group[0].advance_s))
         elif ran.stacked:
             advances_s = [running.advance_s for running in group]
@@ -179,10 +190,6 @@ class Desk:
             self._pricing.forbid(stack)
 
     def _priced(self, running: RunningRequest) -> NextUnit:
-        taken_over = self._taken_over(running.spec.request_id)
-        if taken_over is not None:
-            self._next[running.spec.request_id] = taken_over
-            return taken_over.unit
         upcoming = running.upcoming()
         try:
             priced = self._pricing.price(upcoming)
@@ -194,40 +201,42 @@ class Desk:
         self._next[running.spec.request_id] = priced
         return priced.unit
 
-    def _taken_over(self, request_id: RequestId) -> Priced | None:
-        """Return the price of the unit before for a request that is alone, most of the time."""
-        self._since_priced += 1
-        if len(self._active) > 1 or self._since_priced >= _PRICED_ALONE:
-            self._since_priced = 0
-            return None
-        before = self._next.get(request_id)
-        return self._pricing.take_over(before) if before is not None else None
+    def _goes_on(self) -> RunningRequest | None:
+        """Return the request that any policy would let go on: it is alone, and well known.
 
-    def _make_room(self) -> None:
-        """Unload all weights: only they keep those who wait from being admitted.
-
-        On one device nothing runs between ticks, so with nothing ready nothing is admitted.
+        Not while somebody follows or looks on: they are told of every unit.
         """
-        for component in sorted(self._ledger.reservations.resident):
-            model = self._owners[component]
-            name = component.removeprefix(f"{model.card.model_id}/")
-            if self._lead is not None:
-                self._lead.unloaded(model, name)
-            model.unload(name)
-            self._ledger.reservations.drop(component)
-
-    def _level(self) -> Level:
-        models = {id(running.model): running.model for running in self._active.values()}
-        pages = {str(m.card.model_id): m.pages.num_bytes for m in models.values()}
-        reservations = self._ledger.reservations
-        return Level(
-            waiting=self._ledger.num_waiting,
-            ready=len(self._active) - self._ledger.num_waiting,
-            reserved=reservations.held,
-            room=reservations.room,
-            page_bytes=pages,
-            weight_bytes={name: int(size) for name, size in reservations.weights.items()},
+        if len(self._active) != 1 or self._lead is not None or self._witness is not None:
+            return None
+        (running,) = self._active.values()
+        priced = self._next.get(running.spec.request_id)
+        if priced is None or running.claim.deadline_s is not None:
+            return None
+        known = len(self._undecided) < _UNDECIDED and self._pricing.well_known(
+            priced, stacked=self._stacked
         )
+        return running if known else None
+
+    def _go_on(self, running: RunningRequest) -> None:
+        ran = self._turns.run([running], stacked=self._stacked)
+        self._undecided.append(ran)
+        (end,) = ran.ends
+        if end is not None:
+            outcome = Outcome.FAILED if running.failed else Outcome.FINISHED
+            self._leave(running, outcome, ran.end_s)
+            end()
+
+    def _book(self) -> None:
+        """Charge what ran since the last decision, as one unit, and price what is next."""
+        ran, self._undecided = self._undecided, []
+        if not ran:
+            return
+        (request_id,) = self._next  # nobody was admitted since
+        unit = Placed(device=0, request_ids=(request_id,), predicted_s=0.0)
+        self._ledger.start(unit, ran[0].start_s, self._ledger.tick)
+        self._ledger.stop(unit, sum(each.device_s for each in ran))
+        following = self._priced(self._active[request_id])
+        self._ledger.proceed(request_id, following, ran[-1].end_s)
 
     def _fail(self, running: RunningRequest, error: OstinatoError, now: float) -> None:
         if self._lead is not None:
@@ -241,22 +250,8 @@ class Desk:
             self._witness.ended(running.spec.request_id, outcome, now)
 
     def _forget(self, running: RunningRequest) -> None:
+        self._book()
         request_id = running.spec.request_id
         self._ledger.leave(request_id)
         del self._active[request_id]
         self._next.pop(request_id, None)
-
-
-def _waiting(running: RunningRequest, compute_s: float) -> Waiting:
-    claim = running.claim
-    return Waiting(
-        request_id=running.spec.request_id,
-        tenant=claim.tenant,
-        priority=claim.priority,
-        arrival=claim.arrival,
-        arrived_s=claim.arrived_s,
-        deadline_s=claim.deadline_s,
-        need=need_of(running.selection, running.spec, compute_s),
-        remaining_s=compute_s,
-        weights=weights_of(running.model, running.selection),
-    )

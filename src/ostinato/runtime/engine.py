@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 from ostinato.card import ModelSource
@@ -24,8 +25,10 @@ from ostinato.program import LoopNode, Program
 from ostinato.request import CancelScope, GenerationSpec, Request
 from ostinato.runtime.claim import Claim
 from ostinato.runtime.core import DeviceWorker
+from ostinato.runtime.costs import CostStore
 from ostinato.runtime.desk import Desk
 from ostinato.runtime.handle import Handle
+from ostinato.runtime.keep import CostKeeper
 from ostinato.runtime.output import Output
 from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.protocol import run_all
@@ -34,7 +37,7 @@ from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import FairShare, Ledger, Policy, Witness
-from ostinato.runtime.stacking import Stacking
+from ostinato.runtime.stacking import MAX_BATCH, Batching, Stacking
 from ostinato.runtime.turns import Turns
 from ostinato.runtime.witness import Witnesses
 from ostinato.tasks import RequestId
@@ -52,39 +55,36 @@ class Engine:
         self,
         policy: Policy | None = None,
         *,
-        max_batch: int = 1,
+        max_batch: int | None = None,
         stacking: Stacking = Stacking.WHEN_IT_PAYS,
+        batching: Batching = Batching.EXACT,
         observer: Observer | None = None,
         capacity: Resources = UNLIMITED,
         tenant_weights: Mapping[str, float] | None = None,
         witness: Witness | None = None,
-        costs: CostModel | None = None,
+        costs: CostModel | CostStore | None = None,
         channel: Channel | None = None,
     ) -> None:
         """Start the device worker.
 
         policy: whose unit is next (fair share by default). max_batch: up to so many equal calls
-        of requests share one forward; each request gets the bytes that it would get alone.
-        stacking: whether they share it only where the cost model says that it pays. observer: is
-        shown every unit, each of which then runs by itself. capacity: what requests may reserve
-        together. tenant_weights: parts of the device by tenant, 1.0 for one that is not named.
-        witness: is told what was decided and run. costs: what is known of this device; it goes on
-        learning. channel: to other ranks, each of which follows what is decided here
-        (`runtime.ranks.follow`).
+        share one forward (`MAX_BATCH` by default, 1 with an observer). stacking: whether they share
+        it only where the cost model says that it pays. batching: whether each gets the bytes that
+        it would get alone, or, where its card declares a tolerance, values within that of them.
+        observer: is shown every unit, each of which then runs by itself. capacity: what requests
+        may reserve together. tenant_weights: parts of the device by tenant, 1.0 for one that is not
+        named. witness: is told what was decided and run. costs: what is known of this device; it
+        goes on learning. A store is read now, and written every so often and at close. channel: to
+        other ranks, each of which follows what is decided here (`runtime.ranks.follow`).
         Raises BadInput for a max_batch below 1, an observer with a max_batch above 1, or a weight
         that is not above 0.
         """
-        if max_batch < 1:
-            raise BadInput(f"max_batch is {max_batch!r}; expected a whole number of at least 1")
-        if observer is not None and max_batch > 1:
-            raise BadInput(
-                f"max_batch is {max_batch!r} and an observer is given, which sees units one by "
-                "one; leave one of them out"
-            )
         weights = dict(tenant_weights or {})
-        wrong = {name: weight for name, weight in weights.items() if not 0 < weight < math.inf}
-        if wrong:
-            raise BadInput(f"tenant_weights has {wrong}; expected finite numbers above 0")
+        if max_batch is None:
+            max_batch = MAX_BATCH if observer is None else 1
+        _require_sound(max_batch, observer, weights)
+        keeper = CostKeeper(costs) if isinstance(costs, CostStore) else None
+        model = costs if isinstance(costs, CostModel) else CostModel()
         self._observer = observer
         self._models: dict[str, ResidentModel] = {}
         self._models_lock = threading.Lock()
@@ -93,13 +93,14 @@ class Engine:
         self._desk = Desk(
             policy=policy or FairShare(),
             ledger=Ledger(capacity=capacity, weights=weights),
-            pricing=Pricing(costs or CostModel(), max_batch, stacking),
-            turns=Turns(Environment.read().num_threads),
+            pricing=Pricing(keeper.costs if keeper else model, max_batch, stacking),
+            turns=Turns(Environment.read().num_threads, batching),
             witness=None if witness is None else Witnesses(witness),
-            lead=None if channel is None else Lead(channel),
+            lead=None if channel is None else Lead(channel, batching),
         )
         self._worker = DeviceWorker(self._desk)
-        self._finalizer = weakref.finalize(self, self._worker.stop)
+        self._stop = partial(_stop, self._worker, keeper)
+        self._finalizer = weakref.finalize(self, self._stop)
 
     def add(self, source: ModelSource) -> ResidentModel:
         """Make a model known under its card's id; raises InvalidCard, BadInput or EngineClosed.
@@ -175,7 +176,7 @@ class Engine:
         Raises InternalError on a thread that holds the process's torch settings while a turn, which
         it would wait for, needs them.
         """
-        self._worker.stop()  # by every caller, so that each returns to an engine that has stopped
+        self._stop()  # by every caller, so that each returns to an engine that has stopped
         self._finalizer.detach()
         with self._models_lock:
             self._models.clear()
@@ -200,6 +201,26 @@ class Engine:
             raise EngineClosed("this engine belongs to the parent process; make one after the fork")
         if self._worker.closing:
             raise EngineClosed("the engine is closed; make a new one")
+
+
+def _require_sound(max_batch: int, observer: Observer | None, weights: Mapping[str, float]) -> None:
+    """Raise BadInput for settings that an engine cannot have."""
+    if max_batch < 1:
+        raise BadInput(f"max_batch is {max_batch!r}; expected a whole number of at least 1")
+    if observer is not None and max_batch > 1:
+        raise BadInput(
+            f"max_batch is {max_batch!r} and an observer is given, which sees units one by "
+            "one; leave one of them out"
+        )
+    wrong = {name: weight for name, weight in weights.items() if not 0 < weight < math.inf}
+    if wrong:
+        raise BadInput(f"tenant_weights has {wrong}; expected finite numbers above 0")
+
+
+def _stop(worker: DeviceWorker, keeper: CostKeeper | None) -> None:
+    worker.stop()
+    if keeper is not None:
+        keeper.close()
 
 
 def _check(model: ResidentModel, program: Program, spec: GenerationSpec) -> None:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from ostinato.request import GenerationSpec
 from ostinato.runtime.resident import ResidentModel
+from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.scheduler import Waiting
 from ostinato.runtime.selection import Selection
 from ostinato.tasks import OutputName
 from ostinato.work import Resources
 
 _RGB = 3
 _PIXEL_BYTES = 4  # decoded pixels are float32 before they become whole levels
+
+
+def waiting_of(running: RunningRequest, compute_s: float) -> Waiting:
+    """Return what the scheduler knows of a request that waits; compute_s: as `need_of` has it."""
+    claim = running.claim
+    return Waiting(
+        request_id=running.spec.request_id,
+        tenant=claim.tenant,
+        priority=claim.priority,
+        arrival=claim.arrival,
+        arrived_s=claim.arrived_s,
+        deadline_s=claim.deadline_s,
+        need=need_of(running.selection, running.spec, compute_s),
+        remaining_s=compute_s,
+        weights=weights_of(running.model, running.selection),
+    )
 
 
 def weights_of(model: ResidentModel, selection: Selection) -> tuple[tuple[str, float], ...]:

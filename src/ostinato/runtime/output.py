@@ -18,9 +18,12 @@ class Provenance:
     """How an output came to be; enough to make it again.
 
     spec: the request with every default filled in. tenant: who pays for it. queued_s: seconds from
-    its submission to its first step. cpu_threads: threads of its kernels; some of
+    its submission to its first step. determinism: what is promised of the bytes; a tolerance where
+    any step was fast. cpu_threads: threads of its kernels; some of
     them round differently at another count. calls: executed calls by `component.op`.
-    stacked_steps: steps that shared a forward with other requests.
+    stacked_steps: steps that shared a forward with other requests. fast_steps: those of them whose
+    forward was not held to the batch rules (`Batching.FAST`): with any, the bytes may depend on
+    who else was served, within the tolerance that the card declares.
     device_s: device-seconds spent on its steps, and by node. load_s: seconds spent loading
     components for it.
     versions: library versions by name.
@@ -36,6 +39,7 @@ class Provenance:
     cpu_threads: int
     calls: Mapping[str, int]
     stacked_steps: int
+    fast_steps: int
     device_s: float
     device_s_by_node: Mapping[str, float]
     load_s: float

@@ -8,15 +8,15 @@ worked out once for each shape: a price must cost far less than the unit.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from ostinato.loop.batch import batch_key
 from ostinato.loop.cost import PricedCall, observe, plan_work
 from ostinato.request import GenerationSpec
 from ostinato.runtime.resident import ResidentModel
-from ostinato.runtime.scheduler import NextUnit
+from ostinato.runtime.scheduler import NextUnit, StackTable
 from ostinato.runtime.signature import plan_signature
+from ostinato.runtime.stack_table import TRIALS, stack_table
 from ostinato.runtime.stacking import Stacking
 from ostinato.work import CostKey, CostModel, OpWork, WorkPlan
 
@@ -25,6 +25,8 @@ _UNIT_OP = "unit"
 _FLOPS_PER_PIXEL = 1e5
 _MOST_SHAPES = 4096  # that are remembered; more than any traffic mixes, and then begun anew
 _TABLE_USES = 8  # of a table of stacked costs before it is made anew from what was learnt since
+# One in so many tables has sizes tried again that did not pay: nothing else would measure them.
+_RETRIED = 32
 
 
 class NextPlan(NamedTuple):
@@ -57,13 +59,11 @@ class Priced(NamedTuple):
     """A next unit with its price, and by what it is measured; no tensor of the request.
 
     shape: None where its calls are not known. whole: the entry of the unit as one of its node.
-    taken_over: it is the price of the unit before; nothing is learnt by it.
     """
 
     unit: NextUnit
     shape: Shape | None
     whole: PricedCall
-    taken_over: bool = False
 
 
 class Pricing:
@@ -79,7 +79,8 @@ class Pricing:
         self._shapes: dict[Hashable, Shape] = {}
         self._wholes: dict[Hashable, PricedCall] = {}
         self._of_stack: dict[str, Shape] = {}
-        self._tables: dict[str, tuple[int, tuple[float, ...]]] = {}
+        self._tables: dict[str, tuple[int, StackTable]] = {}
+        self._num_tables = 0
         self._forbidden: set[str] = set()
 
     def price(self, upcoming: NextPlan) -> Priced:
@@ -114,34 +115,27 @@ class Pricing:
             if count
         )
 
-    def stack_costs(self, stack: str) -> tuple[float, ...]:
-        """Return predicted seconds of 1, 2, ... stacked calls of a key."""
+    def stack_costs(self, stack: str) -> StackTable:
+        """Return what stacked calls of a key are taken to cost, each plan's `advance` included."""
         shape = self._of_stack.get(stack)
         if shape is None or stack in self._forbidden:
-            return ()
-        uses, table = self._tables.get(stack, (0, ()))
+            return StackTable()
+        uses, table = self._tables.get(stack, (0, StackTable()))
         if not uses:
             uses, table = _TABLE_USES, self._table(shape)
         self._tables[stack] = (uses - 1, table)
         return table
 
-    def take_over(self, before: Priced) -> Priced | None:
-        """Return a price for the unit after one that is well known, without looking at its plan.
-
-        For a request that has the device to itself: nobody compares its price. None where the unit
-        before is not well known.
-        """
-        shape = before.shape
-        if not (before.taken_over or (shape is not None and self._settled(shape))):
-            return None
-        left_s = max(before.unit.unit_s, before.unit.remaining_s - before.unit.unit_s)
-        unit = NextUnit(unit_s=before.unit.unit_s, remaining_s=left_s)
-        return Priced(unit, None, before.whole, taken_over=True)
+    def well_known(self, priced: Priced, *, stacked: bool) -> bool:
+        """Whether measuring a unit once more would change little; stacked: its calls were one."""
+        if priced.shape is None:
+            return False
+        *calls, advance = priced.shape.entries
+        entries = [stack_of(calls), advance] if stacked else priced.shape.entries
+        return all(self.costs.settled(*entry) for entry in entries)
 
     def learn(self, priced: Priced, seconds: Sequence[float]) -> None:
         """Learn what a unit took that ran alone: each call, then its `advance`."""
-        if priced.taken_over:
-            return
         if priced.shape is not None:
             observe(self.costs, priced.shape.entries, seconds)
         observe(self.costs, (priced.whole,), (sum(seconds),))
@@ -156,13 +150,13 @@ class Pricing:
         """
         shapes = [priced.shape for priced in group if priced.shape is not None]
         calls = [call for shape in shapes for call in shape.entries[:-1]]
-        largest = max(calls, key=lambda call: call.work.flops)
-        flops = sum(call.work.flops for call in calls)
-        scale = len(calls) * largest.work.flops / flops if flops > 0 else 1.0
-        key = largest.key._replace(items=len(calls))
-        self.costs.observe(key, largest.work.times(len(calls)), scale * executed_s)
+        stack, flops = stack_of(calls), sum(call.work.flops for call in calls)
+        scale = stack.work.flops / flops if flops > 0 else 1.0
+        self.costs.observe(*stack, scale * executed_s)
         for shape, advance_s in zip(shapes, advances_s, strict=True):
             self.costs.observe(*shape.entries[-1], advance_s)
+        if len(group) == 1:
+            self.costs.observe(*group[0].whole, executed_s + sum(advances_s))
 
     def forbid(self, stack: str) -> None:
         """Never stack by this key again: the rules of this processor do not allow it."""
@@ -170,22 +164,28 @@ class Pricing:
             self._forbidden.clear()
         self._forbidden.add(stack)
 
-    def _settled(self, shape: Shape) -> bool:
-        return all(self.costs.settled(*entry) for entry in shape.entries)
-
-    def _table(self, shape: Shape) -> tuple[float, ...]:
+    def _table(self, shape: Shape) -> StackTable:
         call, *_, advance = shape.entries
         if self._stacking is Stacking.ALWAYS:  # as if all after the first cost nothing
-            return (self.costs.predict(*call),) * self._max_batch
+            return StackTable((self.costs.predict(*call),) * self._max_batch)
         advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
-        seconds = [
-            self.costs.predict(call.key._replace(items=items), call.work.times(items))
-            + advance_s * -(-items // num_calls)
-            for items in range(1, self._max_batch + 1)
-        ]
-        # Fewer calls never take longer than more. Where they are said to, their price is the wrong
-        # one, and would stay so: a stack that never pays never runs, so it is not measured again.
-        return tuple(accumulate(reversed(seconds), min))[::-1]
+
+        def price(items: int) -> float:
+            return self.costs.predict(*stack_of([call] * items)) + advance_s * -(
+                -items // num_calls
+            )
+
+        def known(items: int) -> bool:
+            return items == 1 or self.costs.num_measured(*stack_of([call] * items)) >= TRIALS
+
+        sizes = filter(known, range(1, self._max_batch + 1))
+        measured = {items: price(items) for items in sizes}
+        table = stack_table(measured, price, most=self._max_batch)
+        self._num_tables += 1
+        if self._num_tables % _RETRIED == 0 and not table.trial:
+            trial = self._max_batch if self._num_tables // _RETRIED % 2 else 2
+            return table._replace(trial=trial)
+        return table
 
     def _shape(self, upcoming: NextPlan) -> Shape | None:
         if upcoming.plan is None:
@@ -224,3 +224,10 @@ class Pricing:
             work = OpWork(flops=_FLOPS_PER_PIXEL * pixels)
             found = self._wholes[signature] = PricedCall(key, work)
         return found
+
+
+def stack_of(calls: Sequence[PricedCall]) -> PricedCall:
+    """Return the entry of calls that are stacked: as many of the largest of them."""
+    largest = max(calls, key=lambda call: call.work.flops)
+    key = largest.key._replace(items=len(calls))
+    return PricedCall(key, largest.work.times(len(calls)))

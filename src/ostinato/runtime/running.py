@@ -6,18 +6,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
+from ostinato.errors import DeadlineExceeded, OstinatoError
 from ostinato.loop.batch import Share
-from ostinato.loop.contract import Done, LoopContext, Ring
+from ostinato.loop.contract import Done
 from ostinato.loop.cost import CallClock
 from ostinato.loop.execute import commit, execute
-from ostinato.loop.noise import NoiseStream
 from ostinato.loop.observe import Observer, Unit
 from ostinato.program import Program, ProgramRun, ProgramState
 from ostinato.request import CancelScope, GenerationSpec
 from ostinato.runtime.claim import Claim
+from ostinato.runtime.context import loop_context
 from ostinato.runtime.delivery import Delivery
-from ostinato.runtime.failure import add_note_of, typed, unstacked, wrapped
+from ostinato.runtime.ending import Ending
+from ostinato.runtime.failure import typed, unstacked
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
 from ostinato.runtime.pricing import NextPlan
@@ -50,12 +51,14 @@ class RunningRequest:
         self.claim = claim
         self._observer = observer
         self._selection = Selection(model, program, spec)
-        self._run = ProgramRun(spec, self._selection.nodes, model.loop, self._context)
+        context = partial(loop_context, model, spec, scope)
+        self._run = ProgramRun(spec, self._selection.nodes, model.loop, context)
         self._state: ProgramState | None = None
         self._plan: WorkPlan | Done | None = None  # of the state; None before the first turn
         self._fault: BaseException | None = None  # met between turns
         self._spent = Spent(tenant=claim.tenant)
         self._delivery = Delivery(handle, spec, self._selection)
+        self._ending = Ending(handle, scope)
         self.calls_s: tuple[float, ...] = ()  # of the latest unit that ran alone, call by call
         self.advance_s = 0.0  # of the latest unit
         self.failed = False  # whether the latest unit did
@@ -153,6 +156,7 @@ class RunningRequest:
             if share.stack_error is not None:
                 self._delivery.advise(unstacked(self.plan, share.stack_error))
             self._spent.stacked_steps += share.stacked
+            self._spent.fast_steps += not share.exact
             self._fold(self._state, self.plan, share.result, device_s)
 
         return self._take_turn(num_threads, step)
@@ -172,42 +176,28 @@ class RunningRequest:
         except BaseException as error:
             self.failed = True
             return partial(self.end_failed, self._failure(error))
-        return partial(self._end, partial(self.handle.tell_finished, output))
+        return partial(self._end_finished, output)
 
     def end_cancelled(self) -> None:
         """Free everything and tell the caller that the request was cancelled."""
-        self._end(self.handle.tell_cancelled)
+        self._forget()
+        self._ending.cancelled()
 
     def end_failed(self, error: OstinatoError) -> None:
         """Free everything and tell the caller what went wrong, first of all `error`."""
-        unfreed = self._free()
-        if unfreed is not None:
-            add_note_of(error, unfreed)
-        self.handle.tell_failed(error)
+        self._forget()
+        self._ending.failed(error)
+
+    def _end_finished(self, output: Output) -> None:
+        self._forget()
+        self._ending.finished(output)
+
+    def _forget(self) -> None:
+        self._state = self._plan = self._fault = None
 
     def _failure(self, error: BaseException) -> OstinatoError:
         done = self._delivery.num_done
         return typed(error, f"request {self.spec.request_id} failed at step {done}")
-
-    def _end(self, tell: Callable[[], None]) -> None:
-        """Free everything, then tell, unless freeing failed: the caller hears of that instead."""
-        unfreed = self._free()
-        if unfreed is None:
-            tell()
-        else:
-            self.handle.tell_failed(unfreed)
-
-    def _free(self) -> InternalError | None:
-        """Free what the request held; returns what went wrong there, once all was tried.
-
-        It comes before the caller is told: who hears of the end finds nothing held.
-        """
-        self._state = self._plan = self._fault = None
-        try:
-            self.scope.close()
-        except BaseException as error:
-            return wrapped(error, f"request {self.spec.request_id}")
-        return None
 
     def _step(self) -> None:
         assert self._state is not None, "a request begins when it is admitted"
@@ -246,18 +236,6 @@ class RunningRequest:
         return (
             f"request {self.spec.request_id}: step {self._delivery.num_done + 1} of node {node!r}"
         )
-
-    def _context(self, loop: str) -> LoopContext:
-        return LoopContext(
-            facts=self.model.loop_facts(loop),
-            noise=NoiseStream(seed=self.spec.seed),
-            open_ring=self._open_ring,
-        )
-
-    def _open_ring(self, num_pages: int) -> Ring:
-        ring = self.model.pages.open_ring(num_pages)
-        self.scope.hold(lambda: self.model.pages.close_ring(ring))
-        return ring
 
     def _output(self) -> Output:
         assert self._state is not None

@@ -6,10 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
+import torch
+
+from ostinato.backend.batch_rules import (
+    BatchRules,
+    StackRules,
+    ToleranceRules,
+    probe_batch_rules,
+)
+from ostinato.card import ModelCard
 from ostinato.loop.batch import Share, execute_together
 from ostinato.runtime.failure import typed
 from ostinato.runtime.running import RunningRequest
+from ostinato.runtime.stacking import Batching
 from ostinato.runtime.threads import cpu_turn, stated_threads
 
 End = Callable[[], None]
@@ -21,7 +30,7 @@ class Ran:
 
     start_s, end_s: the process's monotonic clock, loading included. device_s: what it cost, load_s
     what loading before it did; executed_s: of device_s, the calls of a stack. stacked: whether the
-    requests shared a forward. refused: they did not, since the rules of this processor forbid it.
+    requests shared a forward. refused: they did not, since the rules of batching forbid it.
     """
 
     ends: tuple[End | None, ...]
@@ -35,21 +44,25 @@ class Ran:
 
 
 class Turns:
-    """Runs one unit after the other; rules of stacking are measured when first needed."""
+    """Runs one unit after the other; exact rules of stacking are measured when first needed."""
 
-    def __init__(self, forced_threads: int | None) -> None:
-        """Take the thread count that overrides what cards say."""
+    def __init__(self, forced_threads: int | None, batching: Batching = Batching.EXACT) -> None:
+        """Take the thread count that overrides what cards say, and what stacks have to keep."""
         self._forced_threads = forced_threads
+        self.batching = batching
         self._rules: dict[int, BatchRules] = {}  # by thread count
 
-    def run(self, group: Sequence[RunningRequest]) -> Ran:
-        """Run the next unit of each request of a group, as one where there are several."""
+    def run(self, group: Sequence[RunningRequest], *, stacked: bool) -> Ran:
+        """Run the next unit of each request of a group; stacked: all their calls as one forward.
+
+        A group of several requests is always stacked.
+        """
         leader, start_s = group[0], time.monotonic()
         before = sum(running.spent.device_s for running in group)
         loaded = sum(running.spent.load_s for running in group)
-        executed_s, stacked, refused = 0.0, False, False
+        executed_s, refused = 0.0, False
         with cpu_turn(stated_threads(self._forced_threads, leader.cpu_threads)) as threads:
-            if len(group) == 1:
+            if not stacked:
                 ends = [leader.turn(threads)]
             else:
                 ends, shares, executed_s = self._together(group, threads)
@@ -71,7 +84,7 @@ class Turns:
     ) -> tuple[list[End | None], Sequence[Share], float]:
         started = time.perf_counter()
         try:
-            rules = self._rules_at(threads)
+            rules = self._rules_of(group[0].model.card, threads)
             # What the probe takes is nobody's device time, and neither is a trial of shapes.
             started, tried_s = time.perf_counter(), rules.trials_s
             model, plans = group[0].model, [running.plan for running in group]
@@ -87,6 +100,11 @@ class Turns:
             for running, share in zip(group, shares, strict=True)
         ]
         return ends, shares, executed_s
+
+    def _rules_of(self, card: ModelCard, threads: int) -> StackRules:
+        if self.batching is Batching.FAST and card.fast_batch_tolerance is not None:
+            return ToleranceRules(dtype=getattr(torch, card.precision.weights))
+        return self._rules_at(threads)
 
     def _rules_at(self, threads: int) -> BatchRules:
         if threads not in self._rules:

@@ -202,16 +202,15 @@ class CostModel:
             self._pace = median(self._paces)
         self._learn(key, work, _within(seconds) / self._pace)
 
-    def knows(self, key: CostKey, work: OpWork) -> bool:
-        """Whether this very call was measured."""
+    def num_measured(self, key: CostKey, work: OpWork) -> int:
+        """Return how many measurements of this very call are kept, up to `WINDOW`."""
         op = self._ops.get(key[:2])
-        return op is not None and op.find(key, work) is not None
+        shape = op.find(key, work) if op is not None else None
+        return 0 if shape is None else len(shape.seconds)
 
     def settled(self, key: CostKey, work: OpWork) -> bool:
         """Whether this very call was measured so often that one more measurement changes little."""
-        op = self._ops.get(key[:2])
-        shape = op.find(key, work) if op is not None else None
-        return shape is not None and len(shape.seconds) == WINDOW
+        return self.num_measured(key, work) == WINDOW
 
     def prior(self, work: OpWork) -> float:
         """Return what is predicted where nothing was ever measured."""

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from ostinato.errors import (
     UnknownModel,
 )
 from ostinato.models.builtin.card import open_builtin
-from ostinato.runtime import Handle
+from ostinato.runtime import Batching, Handle, Stacking
 from ostinato.runtime.ranks import follow
 from ostinato.runtime.ranks.follower import _Follower
 from ostinato.runtime.ranks.messages import Alive, Arrived, Ended, Stopped, decode, encode
@@ -43,12 +44,14 @@ def source(tiny_builtin_folder: Path) -> ModelSource:
 
 
 @contextmanager
-def pool(channel: QueueChannel, here: ModelSource, there: Sequence[ModelSource]) -> Iterator[Pool]:
+def pool(
+    channel: QueueChannel, here: ModelSource, there: Sequence[ModelSource], **options: Any
+) -> Iterator[Pool]:
     """Run an engine that leads and a thread that follows."""
     ended: list[Handle] = []
     with ThreadPoolExecutor(1) as threads:
         following = threads.submit(follow, channel, there, on_end=ended.append)
-        with Engine(channel=channel) as engine:
+        with Engine(channel=channel, **options) as engine:
             engine.add(here)
             yield engine, following, ended
 
@@ -65,6 +68,26 @@ def test_a_follower_ends_what_rank_0_ends_and_makes_the_same(source: ModelSource
     assert torch.equal(first.result().latents, made.latents)
     with pytest.raises(DeadlineExceeded, match="passed its deadline"):
         second.result()
+
+
+@pytest.mark.parametrize("batching", list(Batching))
+def test_a_follower_holds_stacks_to_what_rank_0_does(
+    source: ModelSource, batching: Batching
+) -> None:
+    options = {"max_batch": 4, "stacking": Stacking.ALWAYS, "batching": batching}
+    base = request(outputs=("latents",), num_inference_steps=4)
+    with pool(QueueChannel(), source, [source], **options) as (engine, following, ended):
+        made = engine.run([replace(base, seed=seed) for seed in range(4)])
+    following.result(WAIT_S)
+    expected = {output.provenance.spec.seed: output for output in made}
+    assert len(ended) == len(made)
+    for handle in ended:
+        here, there = expected[handle.spec.seed], handle.result()
+        assert torch.equal(here.latents, there.latents)
+        assert there.provenance.fast_steps == here.provenance.fast_steps
+        assert there.provenance.stacked_steps == here.provenance.stacked_steps
+    steps = sum(output.provenance.fast_steps for output in made)
+    assert (steps > 0) is (batching is Batching.FAST)
 
 
 def test_closing_cancels_what_runs_on_every_rank(source: ModelSource) -> None:

@@ -35,7 +35,7 @@ def sources(folders: list[Path]) -> list[ModelSource]:
 def expected(sources: list[ModelSource]) -> Made:
     """What each request makes alone, or the code with which it has to fail."""
     found: Made = {f"{seed}/code": np.array(code) for seed, code in CODES.items()}
-    with Engine() as engine:
+    with Engine(max_batch=1) as engine:
         ids = [str(engine.add(source).card.model_id) for source in sources]
         for request in asked(*ids):
             if request.seed not in CODES:

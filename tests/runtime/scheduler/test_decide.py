@@ -11,6 +11,7 @@ from ostinato.runtime.scheduler import (
     FifoRequest,
     RoundRobin,
     ShortestRemaining,
+    StackTable,
     decide,
 )
 from ostinato.runtime.scheduler.decide import BYPASS_S
@@ -74,52 +75,112 @@ PEERS = (ready("a", stack="k"), ready("b", stack="k", arrival=1))
 
 
 def test_peers_share_a_forward_when_it_takes_less_than_its_parts() -> None:
-    (unit,) = decide(snapshot(*PEERS, stack_s={"k": (1.0, 1.9)}), RoundRobin()).units
+    (unit,) = decide(snapshot(*PEERS, stacks={"k": StackTable((1.0, 1.9))}), RoundRobin()).units
     assert unit.request_ids == ("a", "b")
     assert unit.predicted_s == 1.9
-    (alone,) = decide(snapshot(*PEERS, stack_s={"k": (1.0, 2.0)}), RoundRobin()).units
+    (alone,) = decide(snapshot(*PEERS, stacks={"k": StackTable((1.0, 2.0))}), RoundRobin()).units
     assert alone.request_ids == ("a",)
-    (full,) = decide(snapshot(*PEERS, stack_s={"k": (1.0,)}), RoundRobin()).units
+    (full,) = decide(snapshot(*PEERS, stacks={"k": StackTable((1.0,))}), RoundRobin()).units
     assert full.request_ids == ("a",)
+
+
+def test_as_many_share_a_forward_as_save_most() -> None:
+    """A third one costs more than it saves, a fourth makes up for it."""
+    four = [ready(name, stack="k", arrival=index) for index, name in enumerate("abcd")]
+    table = StackTable((1.0, 1.2, 2.9, 3.0))
+    (unit,) = decide(snapshot(*four, stacks={"k": table}), RoundRobin()).units
+    assert (unit.request_ids, unit.predicted_s) == (("a", "b", "c", "d"), 3.0)
+    (pair,) = decide(snapshot(*four[:3], stacks={"k": table}), RoundRobin()).units
+    assert (pair.request_ids, pair.predicted_s) == (("a", "b"), 1.2)
 
 
 def test_a_lesser_claim_may_lengthen_a_stack_only_a_little() -> None:
     """Under shortest-remaining the first would go on alone, so its company has to be cheap."""
     long = ready("b", stack="k", arrival=1, remaining_s=9.0)
     policy = ShortestRemaining()
-    (dear,) = decide(snapshot(PEERS[0], long, stack_s={"k": (1.0, 1.5)}), policy).units
+    (dear,) = decide(snapshot(PEERS[0], long, stacks={"k": StackTable((1.0, 1.5))}), policy).units
     assert dear.request_ids == ("a",)
-    (cheap,) = decide(snapshot(PEERS[0], long, stack_s={"k": (1.0, 1.3)}), policy).units
+    (cheap,) = decide(snapshot(PEERS[0], long, stacks={"k": StackTable((1.0, 1.3))}), policy).units
     assert cheap.request_ids == ("a", "b")
 
 
 def test_a_short_request_is_not_slowed_by_a_long_one_under_way() -> None:
     long = ready("long", stack="k", attained_s=20.0, remaining_s=20.0, device=0)
     short = ready("short", stack="k", arrival=1, remaining_s=4.0)
-    (unit,) = decide(snapshot(long, short, stack_s={"k": (1.0, 1.9)}), FairShare()).units
+    (unit,) = decide(snapshot(long, short, stacks={"k": StackTable((1.0, 1.9))}), FairShare()).units
     assert unit.request_ids == ("short",)
 
 
 def test_company_keeps_deadlines_and_devices() -> None:
     tight = ready("t", stack="k", deadline_s=1.2)
-    (unit,) = decide(snapshot(tight, PEERS[1], stack_s={"k": (1.0, 1.5)}), RoundRobin()).units
+    (unit,) = decide(
+        snapshot(tight, PEERS[1], stacks={"k": StackTable((1.0, 1.5))}), RoundRobin()
+    ).units
     assert unit.request_ids == ("t",)
     elsewhere = ready("e", stack="k", arrival=1, device=1)
     devices = (Device(index=0), Device(index=1, free_at=9.0))
-    seen = snapshot(PEERS[0], elsewhere, stack_s={"k": (1.0, 1.1)}, devices=devices)
+    seen = snapshot(PEERS[0], elsewhere, stacks={"k": StackTable((1.0, 1.1))}, devices=devices)
     assert decide(seen, RoundRobin()).units[0].request_ids == ("a",)
 
 
 def test_what_could_run_on_a_free_device_does_not_share_one() -> None:
     devices = (Device(index=0), Device(index=1))
-    units = decide(snapshot(*PEERS, stack_s={"k": (1.0, 1.1)}, devices=devices), RoundRobin()).units
+    units = decide(
+        snapshot(*PEERS, stacks={"k": StackTable((1.0, 1.1))}, devices=devices), RoundRobin()
+    ).units
     assert [unit.request_ids for unit in units] == [("a",), ("b",)]
+
+
+def test_a_size_that_is_tried_has_room_for_anyone_but_threatens_no_deadline() -> None:
+    dear = StackTable((1.0, 5.0, 9.0), trial=2)
+    long = ready("b", stack="k", arrival=1, remaining_s=9.0)
+    third = ready("c", stack="k", arrival=2)
+    (unit,) = decide(snapshot(PEERS[0], long, third, stacks={"k": dear}), RoundRobin()).units
+    assert (unit.request_ids, unit.predicted_s) == (("a", "b"), 5.0)
+    (known,) = decide(
+        snapshot(PEERS[0], long, stacks={"k": dear._replace(trial=0)}), RoundRobin()
+    ).units
+    assert known.request_ids == ("a",)
+    # The price says 0.1 s more, which would do; its parts would not.
+    guessed = StackTable((1.0, 1.1), trial=2)
+    tight = replace(PEERS[0], deadline_s=1.5)
+    (alone,) = decide(snapshot(tight, long, stacks={"k": guessed}), RoundRobin()).units
+    assert alone.request_ids == ("a",)
+    loose = replace(PEERS[0], deadline_s=2.0)
+    (both,) = decide(snapshot(loose, long, stacks={"k": guessed}), RoundRobin()).units
+    assert both.request_ids == ("a", "b")
 
 
 def test_items_of_a_unit_count_in_its_stack() -> None:
     pairs = [replace(entry, items=2, unit_s=1.2) for entry in PEERS]
     table = (1.0, 1.2, 1.4, 1.6)
-    (unit,) = decide(snapshot(*pairs, stack_s={"k": table}), RoundRobin()).units
+    (unit,) = decide(snapshot(*pairs, stacks={"k": StackTable(table)}), RoundRobin()).units
     assert (unit.request_ids, unit.predicted_s) == (("a", "b"), 1.6)
-    (alone,) = decide(snapshot(*pairs, stack_s={"k": table[:3]}), RoundRobin()).units
+    (alone,) = decide(snapshot(*pairs, stacks={"k": StackTable(table[:3])}), RoundRobin()).units
     assert (alone.request_ids, alone.predicted_s) == (("a",), 1.2)
+
+
+def test_branches_of_one_request_are_one_forward_where_that_is_cheaper() -> None:
+    pair = ready("a", stack="k", items=2, unit_s=2.1)
+
+    def unit(table: StackTable) -> tuple[bool, float]:
+        (found,) = decide(snapshot(pair, stacks={"k": table}), RoundRobin()).units
+        return found.stacked, found.predicted_s
+
+    assert unit(StackTable((1.0, 1.5))) == (True, 1.5)
+    assert unit(StackTable((1.0, 2.5))) == (False, 2.1)
+    assert unit(StackTable((1.0, 2.5), trial=2)) == (True, 2.5)
+    assert unit(StackTable((1.0,))) == (False, 2.1)
+    assert unit(StackTable()) == (False, 2.1)
+    single = replace(pair, items=1, unit_s=1.0)
+    (lone,) = decide(snapshot(single, stacks={"k": StackTable((1.0, 1.1), 2)}), RoundRobin()).units
+    assert not lone.stacked
+
+
+def test_a_pair_gives_up_its_own_stack_only_for_company_that_saves_more() -> None:
+    pair, other = ready("a", stack="k", items=2), ready("b", stack="k", arrival=1)
+    dear, cheap = StackTable((1.0, 1.2, 2.5)), StackTable((1.0, 1.2, 1.5))
+    (unit,) = decide(snapshot(pair, other, stacks={"k": dear}), RoundRobin()).units
+    assert (unit.request_ids, unit.predicted_s) == (("a",), 1.2)
+    (both,) = decide(snapshot(pair, other, stacks={"k": cheap}), RoundRobin()).units
+    assert (both.request_ids, both.predicted_s) == (("a", "b"), 1.5)

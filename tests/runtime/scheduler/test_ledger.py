@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostinato.errors import AdmissionInfeasible
-from ostinato.runtime.scheduler import Decision, FifoRequest, Ledger, NextUnit, decide
+from ostinato.runtime.scheduler import Decision, FifoRequest, Ledger, NextUnit, StackTable, decide
 from ostinato.runtime.scheduler.admission import Reservations
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, Resources
@@ -97,7 +97,8 @@ def test_stacks_are_priced_where_two_could_share() -> None:
     decision = decide(ledger.snapshot(0.0), FifoRequest())
     keys = dict(zip("abc", ("k", "k", "lone"), strict=True))
     ledger.admit(decision, {RequestId(n): replace(UNIT, stack=k) for n, k in keys.items()})
-    assert ledger.snapshot(0.0, lambda key: (1.0, 1.5)).stack_s == {"k": (1.0, 1.5)}
+    table = StackTable((1.0, 1.5))
+    assert ledger.snapshot(0.0, lambda key: table).stacks == {"k": table}
 
 
 def test_snapshots_tell_the_highest_priority() -> None:

@@ -10,5 +10,7 @@ from ostinato.backend.batch_rules._shapes import Linear as Linear
 from ostinato.backend.batch_rules._shapes import Rows as Rows
 from ostinato.backend.batch_rules._shapes import StackShapes as StackShapes
 from ostinato.backend.batch_rules._shapes import Trials as Trials
+from ostinato.backend.batch_rules._stack_rules import StackRules as StackRules
+from ostinato.backend.batch_rules._stack_rules import ToleranceRules as ToleranceRules
 from ostinato.backend.batch_rules._thorough import Finding as Finding
 from ostinato.backend.batch_rules._thorough import probe_thoroughly as probe_thoroughly

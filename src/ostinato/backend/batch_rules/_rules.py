@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from ostinato.backend.batch_rules._shapes import StackShapes, Trials
 
 # Features of a float32 row that fill 64 bytes.
 _ROW_MULTIPLE = 16
+_MEASURED = torch.float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRules:
-    """Verdicts of the probe, in float32.
+    """Verdicts of the probe, in float32; of another dtype they say nothing, and allow nothing.
 
     linear_rows: from this many rows a call on, a linear gives each row the same bits whatever else
     is in the call. It holds for inputs of a multiple of 16 features, so that every row starts on a
@@ -32,6 +35,11 @@ class BatchRules:
     trials: Trials | None = field(default=None, compare=False, repr=False)
 
     @property
+    def exact(self) -> bool:
+        """What they allow keeps its bits."""
+        return True
+
+    @property
     def trials_s(self) -> float:
         """Seconds that trials of shapes took so far."""
         return 0.0 if self.trials is None else self.trials.spent_s
@@ -47,7 +55,8 @@ class BatchRules:
 
     def _allow(self, shapes: StackShapes) -> bool:
         return (
-            all(rows >= self.linear_rows for rows, _ in shapes.linears)
+            shapes.dtype == _MEASURED
+            and all(rows >= self.linear_rows for rows, _ in shapes.linears)
             and all(shape.in_features % _ROW_MULTIPLE == 0 for _, shape in shapes.linears)
             and all(shape.out_features > 1 for _, shape in shapes.linears)
             and (self.attention or not shapes.attentions)

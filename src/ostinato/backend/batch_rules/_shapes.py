@@ -35,13 +35,14 @@ class Linear(NamedTuple):
 class StackShapes(NamedTuple):
     """What runs for all samples of a stack at once, each in the shape that one sample has.
 
-    What runs sample by sample inside the stack is not listed.
+    What runs sample by sample inside the stack is not listed. dtype: of the samples.
     """
 
     linears: tuple[Linear, ...]
     attentions: tuple[Attention, ...]
     norms: tuple[Rows, ...]
     activations: tuple[Rows, ...]
+    dtype: torch.dtype
 
 
 class Trials:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
+import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 
 from ostinato.backend.batch_rules import Attention, Linear, LinearShape, Rows, StackShapes
@@ -21,10 +22,12 @@ class _Sizes(NamedTuple):
         return self.heads * self.head_dim
 
 
-def row_shapes(transformer: WanTransformer3DModel, *, tokens: int, time_rows: int) -> StackShapes:
+def row_shapes(
+    transformer: WanTransformer3DModel, *, tokens: int, time_rows: int, dtype: torch.dtype
+) -> StackShapes:
     """Return the shapes of the causal forward, which attends request by request.
 
-    tokens: of one sample. time_rows: rows that its time embedding is padded to.
+    tokens: of one sample, of `dtype`. time_rows: rows that its time embedding is padded to.
     """
     sizes = _sizes(transformer)
     width = sizes.width
@@ -33,7 +36,7 @@ def row_shapes(transformer: WanTransformer3DModel, *, tokens: int, time_rows: in
         Linear(time_rows, LinearShape(width, width, True)),
         Linear(time_rows, LinearShape(width, 6 * width, True)),
     )
-    layers = _layers(sizes, tokens)
+    layers = _layers(sizes, tokens, dtype)
     # Sine and cosine fill half of the frequencies each.
     of_time = (Rows(time_rows, sizes.freq_dim // 2), Rows(time_rows, width))
     return layers._replace(
@@ -42,14 +45,14 @@ def row_shapes(transformer: WanTransformer3DModel, *, tokens: int, time_rows: in
 
 
 def whole_shapes(
-    transformer: WanTransformer3DModel, *, tokens: int, text_tokens: int
+    transformer: WanTransformer3DModel, *, tokens: int, text_tokens: int, dtype: torch.dtype
 ) -> StackShapes:
     """Return the shapes of whole blocks: the layers of a sample, and its attention.
 
-    tokens and text_tokens: of one sample.
+    tokens and text_tokens: of one sample, of `dtype`.
     """
     sizes = _sizes(transformer)
-    layers = _layers(sizes, tokens)
+    layers = _layers(sizes, tokens, dtype)
     width, heads, head_dim = sizes.width, sizes.heads, sizes.head_dim
     return layers._replace(
         linears=(*layers.linears, Linear(text_tokens, LinearShape(width, width, True))),
@@ -61,7 +64,7 @@ def whole_shapes(
     )
 
 
-def _layers(sizes: _Sizes, tokens: int) -> StackShapes:
+def _layers(sizes: _Sizes, tokens: int, dtype: torch.dtype) -> StackShapes:
     """Return what a sample's tokens go through in every layer, and in the head."""
     width = sizes.width
     return StackShapes(
@@ -74,6 +77,7 @@ def _layers(sizes: _Sizes, tokens: int) -> StackShapes:
         attentions=(),
         norms=(Rows(tokens, width),),
         activations=(Rows(tokens, sizes.ffn_dim),),
+        dtype=dtype,
     )
 
 

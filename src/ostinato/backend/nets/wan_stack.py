@@ -2,7 +2,7 @@
 
 The library's own forward of a batch differs from its forwards of one: the patch convolution and
 the one-row linears of the time embedding round differently. Here those run sample by sample. The
-blocks, attention included, and the head are run for all samples at once, where `BatchRules` allow
+blocks, attention included, and the head are run for all samples at once, where `StackRules` allow
 it at these shapes. The modules are the library's; only the order of calls is ours.
 """
 # B batch, C channel, T latent frame, H W latent, L token, D width
@@ -18,7 +18,7 @@ from diffusers.models.transformers.transformer_wan import (
     WanTransformerBlock,
 )
 
-from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.batch_rules import StackRules
 from ostinato.backend.nets.wan_shapes import whole_shapes
 
 
@@ -31,21 +31,24 @@ class WanSample(NamedTuple):
 
 
 def can_stack(
-    transformer: WanTransformer3DModel, samples: Sequence[WanSample], rules: BatchRules
+    transformer: WanTransformer3DModel, samples: Sequence[WanSample], rules: StackRules
 ) -> bool:
-    """Tell whether these samples, all of one shape, keep their bits in a stack.
+    """Tell whether the rules allow a stack of these samples, all of one shape.
 
-    The shapes of the blocks, attention among them, are tried the first time (`BatchRules.stacks`).
+    The shapes of the blocks, attention among them, are asked for.
     """
     config, sample = transformer.config, samples[0]
     patch_frames, patch_height, patch_width = config["patch_size"]
     _, _, frames, height, width = sample.latents.shape
     tokens = (frames // patch_frames) * (height // patch_height) * (width // patch_width)
     text_only = config["image_dim"] is None and sample.timestep.ndim == 1
-    # The rules are verdicts in float32 and say nothing of another dtype.
-    measured = sample.latents.dtype == torch.float32
-    shapes = whole_shapes(transformer, tokens=tokens, text_tokens=sample.prompt_embeds.shape[1])
-    return text_only and measured and rules.stacks(shapes, len(samples))
+    shapes = whole_shapes(
+        transformer,
+        tokens=tokens,
+        text_tokens=sample.prompt_embeds.shape[1],
+        dtype=sample.latents.dtype,
+    )
+    return text_only and rules.stacks(shapes, len(samples))
 
 
 def stacked_forward(

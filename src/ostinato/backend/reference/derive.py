@@ -36,6 +36,7 @@ def derive_reference(
             oracle=None,
             reference=None,
             output_determinism=Determinism.TOLERANCE,
+            fast_batch_tolerances={},
         ),
     )
     return ModelSource(card=variant, folder=source.folder)

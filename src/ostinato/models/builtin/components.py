@@ -18,7 +18,7 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from transformers import PreTrainedTokenizerFast
 
-from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.batch_rules import StackRules
 from ostinato.backend.checkpoint import DIFFUSERS_STEM
 from ostinato.backend.estimate import WanWork, linear, shape_of, total
 from ostinato.backend.estimate_conv import ConvWork
@@ -94,16 +94,17 @@ class BuiltinTransformer(Operations):
         return {"predict": free, "store": free}
 
     def op_stacked(
-        self, name: str, rules: BatchRules
+        self, name: str, rules: StackRules
     ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]] | None]:
         """Return a stackable op over the inputs of many calls; see `ostinato.loop.batch`."""
         self.op(name)  # raises for one that is not there
         geometry = self.network.geometry
 
         def run(items: Sequence[Inputs]) -> Sequence[Mapping[str, object]] | None:
-            _, _, frames, height, width = items[0]["latents"].shape
+            latents = items[0]["latents"]
+            _, _, frames, height, width = latents.shape
             rows = frames * geometry.rows(height) * geometry.columns(width)
-            shapes = row_shapes(self.module, tokens=rows, time_rows=EXACT_ROWS)
+            shapes = row_shapes(self.module, tokens=rows, time_rows=EXACT_ROWS, dtype=latents.dtype)
             if not rules.stacks(shapes, sum(len(i["text_kv"][0].key) for i in items)):
                 return None
             return self._stacked(name, items)

@@ -35,6 +35,11 @@ _ADAPTERS = "ostinato.models.wan.components"
 PRECISION = PrecisionSpec(weights="float32", latents="float32")
 # Three latent frames: the decoder's first, its second, and one with the history of both.
 _PARITY_FRAMES = 9
+# Where every kernel rounds otherwise at every step, latents of 20 steps are off by at most 5.6e-7
+# in float32 and 7.1e-3 in bfloat16 (tests/parity/measure_other_kernels.py): small, random weights.
+# Trained ones grow errors a hundred times as much in float32, as the built-in model's do, so they
+# get its bound; bfloat16 gets four times what was measured. `ostinato verify` measures a folder.
+_FAST_BATCH_TOLERANCE, _FAST_BATCH_TOLERANCE_BFLOAT16 = 2e-4, 3e-2
 
 
 def wan_card(model_id: str, facts: WanFacts) -> ModelCard:
@@ -91,6 +96,10 @@ def _parity() -> ParitySpec:
         reference="ostinato.models.wan.reference:reference_of",
         num_frames=_PARITY_FRAMES,
         output_determinism=Determinism.BITWISE,
+        fast_batch_tolerances={
+            "float32": _FAST_BATCH_TOLERANCE,
+            "bfloat16": _FAST_BATCH_TOLERANCE_BFLOAT16,
+        },
     )
 
 

@@ -20,7 +20,7 @@ from diffusers.video_processor import VideoProcessor
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
 
-from ostinato.backend.batch_rules import BatchRules
+from ostinato.backend.batch_rules import StackRules
 from ostinato.backend.checkpoint import DIFFUSERS_STEM
 from ostinato.backend.estimate import WanWork, shape_of
 from ostinato.backend.estimate_conv import WanVaeWork
@@ -97,7 +97,7 @@ class WanTransformer(Operations):
         return {"predict": frozenset()}
 
     def op_stacked(
-        self, name: str, rules: BatchRules
+        self, name: str, rules: StackRules
     ) -> Callable[[Sequence[Inputs]], Sequence[Mapping[str, object]] | None]:
         """Return a stackable op over the inputs of many calls; see `ostinato.loop.batch`."""
         self.op(name)  # raises for one that is not there

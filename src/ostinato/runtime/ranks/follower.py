@@ -116,6 +116,9 @@ class _Follower:
     def apply(self, message: AnyMessage) -> None:
         """Do what a message says."""
         match message:
+            case Model():
+                if message.batching is not self._turns.batching:
+                    self._turns = Turns(Environment.read().num_threads, message.batching)
             case Arrived():
                 self._take(message)
             case Decided():
@@ -128,7 +131,7 @@ class _Follower:
                 self._stop(message)
             case Unloaded():
                 self._models[message.model_id].unload(message.component)
-            case Model() | Alive() | Closed():
+            case Alive() | Closed():
                 pass
             case _:
                 assert_never(message)
@@ -184,9 +187,9 @@ class _Follower:
         self._require_compared()
         for request_id in message.admitted:
             self._active[request_id].begin()
-        for request_ids in message.units:
-            group = [self._active[request_id] for request_id in request_ids]
-            ran = self._turns.run(group)
+        for unit in message.units:
+            group = [self._active[request_id] for request_id in unit.request_ids]
+            ran = self._turns.run(group, stacked=unit.stacked)
             for running, end in zip(group, ran.ends, strict=True):
                 if end is not None:
                     end()

@@ -20,6 +20,7 @@ from ostinato.runtime.ranks.messages import (
     Met,
     Model,
     Stopped,
+    Unit,
     Unloaded,
     decode_answer,
     encode,
@@ -29,6 +30,7 @@ from ostinato.runtime.remote.convert import error_message, read_error
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.scheduler import Decision, Outcome
+from ostinato.runtime.stacking import Batching
 from ostinato.tasks import RequestId
 
 _BEATS = 5  # within the silence that means an end
@@ -37,9 +39,10 @@ _BEATS = 5  # within the silence that means an end
 class Lead:
     """Tells the followers of one engine; every method raises RankLost when one is gone."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Start to give signs of life."""
+    def __init__(self, channel: Channel, batching: Batching) -> None:
+        """Start to give signs of life. batching: what stacks have to keep, on every rank."""
         self._channel = channel
+        self._batching = batching
         self._lock = threading.Lock()
         self._models: set[str] = set()
         self._over = threading.Event()
@@ -54,7 +57,13 @@ class Lead:
         message = encode(arrived(running))
         card = running.model.card
         if card.model_id not in self._models:
-            self._tell(Model(model_id=card.model_id, card_digest=card.digest()))
+            self._tell(
+                Model(
+                    model_id=card.model_id,
+                    card_digest=card.digest(),
+                    batching=self._batching,
+                )
+            )
             self._require(self._channel.answers(wait=True))
             self._models.add(card.model_id)
         self._send(message)
@@ -65,7 +74,10 @@ class Lead:
             Decided(
                 tick=decision.tick,
                 admitted=decision.admitted,
-                units=tuple(unit.request_ids for unit in decision.units),
+                units=tuple(
+                    Unit(request_ids=unit.request_ids, stacked=unit.stacked)
+                    for unit in decision.units
+                ),
             )
         )
 

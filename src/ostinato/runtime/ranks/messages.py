@@ -12,6 +12,7 @@ import msgspec
 from ostinato.errors import InvalidMessage
 from ostinato.runtime.remote.messages import ArrayRef, Message, WireError
 from ostinato.runtime.scheduler import Outcome
+from ostinato.runtime.stacking import Batching
 
 
 class Alive(Message, tag="alive", frozen=True, kw_only=True):
@@ -19,10 +20,14 @@ class Alive(Message, tag="alive", frozen=True, kw_only=True):
 
 
 class Model(Message, tag="model", frozen=True, kw_only=True):
-    """Requests of a model will come; every follower answers whether it has the same card."""
+    """Requests of a model will come; every follower answers whether it has the same card.
+
+    batching: what rank 0 holds stacks to; a rank that refused one would come out otherwise.
+    """
 
     model_id: str
     card_digest: str
+    batching: Batching
 
 
 class Arrived(Message, tag="arrived", frozen=True, kw_only=True):
@@ -35,12 +40,19 @@ class Arrived(Message, tag="arrived", frozen=True, kw_only=True):
     arrival: int
 
 
+class Unit(Message, frozen=True, kw_only=True):
+    """A unit of one request or several; stacked: all their calls are one forward."""
+
+    request_ids: tuple[str, ...]
+    stacked: bool
+
+
 class Decided(Message, tag="decided", frozen=True, kw_only=True):
-    """A tick: who begins, and which units run, each of one request or several."""
+    """A tick: who begins, and which units run."""
 
     tick: int
     admitted: tuple[str, ...]
-    units: tuple[tuple[str, ...], ...]
+    units: tuple[Unit, ...]
 
 
 class Met(Message, tag="met", frozen=True, kw_only=True):

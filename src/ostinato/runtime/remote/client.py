@@ -23,7 +23,8 @@ from ostinato.runtime.remote.supervisor import Supervision, Supervisor
 from ostinato.runtime.resolve import resolve
 from ostinato.tasks import RequestId
 
-ENGINE = "ostinato.runtime.engine:Engine"
+ENGINE = "ostinato.runtime.remote.engine:engine_of_this_device"
+BLANK_ENGINE = "ostinato.runtime.engine:Engine"  # one that knows, and keeps, nothing
 _UNNAMED = RequestId("unnamed")  # until the engine has given the request its id
 
 
@@ -37,8 +38,8 @@ class RemoteEngine:
     def __init__(self, factory: str = ENGINE, *, supervision: Supervision | None = None) -> None:
         """Start the process and wait until it answers.
 
-        factory: import string of `() -> Engine`, called in the process. Raises EngineLost when it
-        does not come up.
+        factory: import string of `() -> Engine`, called in the process; by default of one that
+        keeps what it measures under OSTINATO_CACHE_DIR. Raises EngineLost when it does not come up.
         """
         self._begin(OwnedProcess(factory), supervision)
 

@@ -20,6 +20,7 @@ from ostinato.runtime.scheduler.snapshot import Device as Device
 from ostinato.runtime.scheduler.snapshot import Placed as Placed
 from ostinato.runtime.scheduler.snapshot import Ready as Ready
 from ostinato.runtime.scheduler.snapshot import Snapshot as Snapshot
+from ostinato.runtime.scheduler.snapshot import StackTable as StackTable
 from ostinato.runtime.scheduler.snapshot import TenantShare as TenantShare
 from ostinato.runtime.scheduler.snapshot import Waiting as Waiting
 from ostinato.runtime.scheduler.watch import Level as Level

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ostinato.runtime.scheduler.policy import Policy, Rank
-from ostinato.runtime.scheduler.snapshot import Ready, Snapshot
+from ostinato.runtime.scheduler.snapshot import Ready, Snapshot, StackTable
 from ostinato.tasks import RequestId
 
 YIELD = 1 / 3
@@ -32,45 +32,69 @@ def company(
 ) -> list[Ready]:
     """Return the leader and those that share its forward, by their claim.
 
-    One that would run before the leader's next unit anyway joins when the stack takes less than
-    its parts one after the other: both are done sooner. One that would have had to wait delays
-    those who would not, so it joins when it costs them at most `YIELD` of its own unit. Nobody
-    joins or is joined beyond a deadline.
+    As many as save most: what their units take one by one, less what the stack takes. Of one that
+    would run before the leader's next unit anyway the whole unit counts, since both are done sooner
+    together. One that would have had to wait delays those who would not, so only `YIELD` of its
+    unit counts. A stack that is tried has room for anyone. Nobody joins or is joined beyond a
+    deadline, and a trial is taken for no faster than its parts.
     """
-    group = [leader.ready]
-    seconds = snapshot.stack_s.get(leader.ready.stack or "", ())
+    group, most = [leader.ready], 1
+    seconds, trial = snapshot.stacks.get(leader.ready.stack or "", StackTable())
     if not seconds:
         return group
     later = _after(leader.ready, snapshot)
     leader_rank = policy.rank(_having_run(leader.ready, later), later)
-    items, group_s = leader.ready.items, leader.ready.unit_s
-    room_s = leader.ready.slack_s(snapshot.now) + leader.ready.unit_s
+    # Prices of one table are comparable; those of units were made at other times, and a device has
+    # its better and its worse moments.
+    items, parts_s = leader.ready.items, leader.ready.items * seconds[0]
+    counted_s = parts_s
+    room_s, saved_s = _room_s(leader.ready, snapshot), _saved_alone_s(leader.ready, seconds)
     for _, other in order:
         if items >= len(seconds):
             break
-        if not _may_join(leader.ready, other, device) or other.request_id in taken:
+        joined = items + other.items
+        if joined > len(seconds) or other.request_id in taken:
             continue
-        if items + other.items > len(seconds):
+        if other.stack != leader.ready.stack or other.device not in (None, device):
             continue
-        stacked_s = seconds[items + other.items - 1]
-        part = 1.0 if policy.rank(other, later) < leader_rank else YIELD
-        within_s = min(room_s, other.slack_s(snapshot.now) + other.unit_s)
-        if stacked_s - group_s < part * other.unit_s and stacked_s <= within_s:
-            group.append(other)
-            items, group_s, room_s = items + other.items, stacked_s, within_s
-    return group
+        stacked_s, within_s = seconds[joined - 1], min(room_s, _room_s(other, snapshot))
+        own_s = other.items * seconds[0]
+        most_s = max(stacked_s, parts_s + own_s) if joined <= trial else stacked_s
+        if most_s > within_s:
+            continue
+        group.append(other)
+        items, room_s, parts_s = joined, within_s, parts_s + own_s
+        counted_s += own_s * (1.0 if policy.rank(other, later) < leader_rank else YIELD)
+        if joined <= trial or counted_s - stacked_s > saved_s:
+            most, saved_s = len(group), max(saved_s, counted_s - stacked_s)
+    return group[:most]
+
+
+def is_stacked(group: Sequence[Ready], snapshot: Snapshot) -> bool:
+    """Whether the calls of a group are one forward; those of one request where that is cheaper."""
+    (leader, *others) = group
+    seconds, trial = snapshot.stacks.get(leader.stack or "", StackTable())
+    return bool(others) or 1 < leader.items <= trial or _saved_alone_s(leader, seconds) > 0
 
 
 def group_s(group: Sequence[Ready], snapshot: Snapshot) -> float:
     """Return the predicted seconds of a group."""
-    if len(group) == 1:
+    if not is_stacked(group, snapshot):
         return group[0].unit_s
     items = sum(ready.items for ready in group)
-    return snapshot.stack_s[group[0].stack or ""][items - 1]
+    return snapshot.stacks[group[0].stack or ""].seconds[items - 1]
 
 
-def _may_join(leader: Ready, other: Ready, device: int) -> bool:
-    return other.stack == leader.stack and other.device in (None, device)
+def _saved_alone_s(leader: Ready, seconds: Sequence[float]) -> float:
+    """Return what a stack of a request's own calls saves."""
+    if not 1 < leader.items <= len(seconds):
+        return 0.0
+    return max(0.0, leader.items * seconds[0] - seconds[leader.items - 1])
+
+
+def _room_s(ready: Ready, snapshot: Snapshot) -> float:
+    """Return the seconds that its next unit may take without its deadline passing."""
+    return ready.slack_s(snapshot.now) + ready.unit_s
 
 
 def _after(leader: Ready, snapshot: Snapshot) -> Snapshot:

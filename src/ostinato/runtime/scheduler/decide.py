@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from ostinato.runtime.scheduler.batching import Ranked, company, group_s
+from ostinato.runtime.scheduler.batching import Ranked, company, group_s, is_stacked
 from ostinato.runtime.scheduler.policy import Policy, Rank
 from ostinato.runtime.scheduler.snapshot import (
     Decision,
@@ -108,6 +108,7 @@ def _place(snapshot: Snapshot, order: Sequence[Ranked], policy: Policy) -> Itera
             device=device,
             request_ids=tuple(ready.request_id for ready in group),
             predicted_s=group_s(group, snapshot),
+            stacked=is_stacked(group, snapshot),
             move_s=_move_s(leader.ready, device),
         )
 

@@ -17,13 +17,14 @@ from ostinato.runtime.scheduler.snapshot import (
     Placed,
     Ready,
     Snapshot,
+    StackTable,
     TenantShare,
     Waiting,
 )
 from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, Resources
 
-StackCosts = Callable[[str], tuple[float, ...]]
+StackCosts = Callable[[str], StackTable]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +82,26 @@ class Ledger:
         return bool(self._waiting or self._ready)
 
     @property
+    def tick(self) -> int:
+        """Number of the next decision."""
+        return self._tick
+
+    @property
     def num_waiting(self) -> int:
         """Requests that wait for admission."""
         return len(self._waiting)
 
-    def snapshot(self, now: float, stack_costs: StackCosts = lambda key: ()) -> Snapshot:
+    def snapshot(self, now: float, stack_costs: StackCosts = lambda key: StackTable()) -> Snapshot:
         """Show what there is to decide.
 
-        stack_costs: gives predicted seconds of 1, 2, ... stacked calls; asked for keys that
-        two or more ready requests have.
+        stack_costs: gives the prices of a stack key; asked for keys by which two or more
+        calls are ready.
         """
         waiting, ready = tuple(self._waiting.values()), tuple(self._ready.values())
-        keys = Counter(r.stack for r in ready if r.stack is not None)
+        calls: Counter[str] = Counter()
+        for entry in ready:
+            if entry.stack is not None:
+                calls[entry.stack] += entry.items
         return Snapshot(
             tick=self._tick,
             now=now,
@@ -103,7 +112,7 @@ class Ledger:
             room=self.reservations.room,
             top_priority=max([0, *(entry.priority for entry in (*waiting, *ready))]),
             resident=self.reservations.resident,
-            stack_s={key: stack_costs(key) for key, count in keys.items() if count > 1},
+            stacks={key: stack_costs(key) for key, count in calls.items() if count > 1},
         )
 
     def admit(self, decision: Decision, nexts: Mapping[RequestId, NextUnit]) -> None:

@@ -7,6 +7,7 @@ predicted device-seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ostinato.tasks import RequestId
 from ostinato.work import Resources
@@ -69,6 +70,16 @@ class Ready:
         return self.deadline_s - now - self.remaining_s
 
 
+class StackTable(NamedTuple):
+    """seconds: predicted, of 1, 2, ... stacked calls; as many as may be stacked.
+
+    trial: up to so many calls share a forward whatever it costs, to learn what it does; 0 for none.
+    """
+
+    seconds: tuple[float, ...] = ()
+    trial: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One device of the pool; free_at: predicted end of what runs on it, None when it is free."""
@@ -99,8 +110,7 @@ class Snapshot:
     """All that a decision depends on.
 
     room: what is not reserved. top_priority: the highest of those that wait or are ready, if it is
-    above 0. resident: components whose weights have their room. stack_s: by
-    stack key, predicted seconds of 1, 2, ... stacked calls; as many as may be stacked.
+    above 0. resident: components whose weights have their room. stacks: by stack key.
     """
 
     tick: int
@@ -112,16 +122,22 @@ class Snapshot:
     room: Resources
     top_priority: int = 0
     resident: frozenset[str] = frozenset()
-    stack_s: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    stacks: dict[str, StackTable] = field(default_factory=dict[str, StackTable])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Units that run as one on a device, the leader first; move_s: spent on moving states."""
+    """Units that run on a device, the leader first.
+
+    stacked: whether all their calls are one forward; always so for several requests, and for one
+    whose own calls, such as its branches of guidance, are cheaper so. move_s: spent on moving
+    states.
+    """
 
     device: int
     request_ids: tuple[RequestId, ...]
     predicted_s: float
+    stacked: bool = False
     move_s: float = 0.0
 
 

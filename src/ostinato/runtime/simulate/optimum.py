@@ -54,9 +54,15 @@ class Optimum:
     jain_index: float = 1.0
 
 
-def offline_optimum(trace: Trace, profiles: Profiles, *, num_devices: int = 1) -> Optimum:
-    """Return the optimum of a trace on a pool."""
-    jobs = jobs_of(plan_arrivals(trace, profiles), profiles)
+def offline_optimum(
+    trace: Trace,
+    profiles: Profiles,
+    *,
+    arrivals: Sequence[Planned] | None = None,
+    num_devices: int = 1,
+) -> Optimum:
+    """Return the optimum of a trace on a pool; arrivals: see `simulate`."""
+    jobs = jobs_of(plan_arrivals(trace, profiles) if arrivals is None else arrivals, profiles)
     ends = _run(jobs, [job.work_s for job in jobs], num_devices, 1.0)
     due = [job for job in jobs if job.deadline_s is not None]
     by_class: dict[str, Latency] = {}

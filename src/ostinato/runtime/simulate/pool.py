@@ -13,6 +13,7 @@ from ostinato.runtime.scheduler import (
     Ledger,
     Placed,
     Snapshot,
+    StackTable,
     Waiting,
 )
 from ostinato.runtime.simulate.course import Course, mixed
@@ -137,7 +138,7 @@ class VirtualPool:
     def _tick(self) -> None:
         """Decide until nothing more can be done at this instant."""
         while self._num_free and self.ledger.has_work:
-            snapshot = self.ledger.snapshot(self._now, self._profiles.stacked_s)
+            snapshot = self.ledger.snapshot(self._now, self._stack_costs)
             decision = self._decider(snapshot)
             self._decisions.append(decision)
             for request_id in decision.hopeless:
@@ -148,6 +149,9 @@ class VirtualPool:
                 self._start_unit(unit, decision.tick)
             if not (decision.admitted or decision.hopeless):
                 return
+
+    def _stack_costs(self, key: str) -> StackTable:
+        return StackTable(self._profiles.stacked_s(key))
 
     def _start_unit(self, unit: Placed, tick: int) -> None:
         self.ledger.start(unit, self._now, tick)

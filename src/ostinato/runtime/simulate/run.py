@@ -19,7 +19,7 @@ from ostinato.runtime.scheduler import (
 from ostinato.runtime.simulate.pool import VirtualPool
 from ostinato.runtime.simulate.profile import Profiles
 from ostinato.runtime.simulate.result import SimResult
-from ostinato.runtime.simulate.trace import Trace, plan_arrivals
+from ostinato.runtime.simulate.trace import Planned, Trace, plan_arrivals
 from ostinato.work import UNLIMITED, Resources
 
 
@@ -28,12 +28,16 @@ def simulate(
     profiles: Profiles,
     policy: Policy,
     *,
+    arrivals: Sequence[Planned] | None = None,
     num_devices: int = 1,
     capacity: Resources = UNLIMITED,
 ) -> SimResult:
-    """Run a trace on a pool; raises BadInput for a class without a profile."""
+    """Run a trace on a pool; raises BadInput for a class without a profile.
+
+    arrivals: of the trace, where they are not to be planned by these profiles.
+    """
     pool = VirtualPool(
-        plan_arrivals(trace, profiles),
+        plan_arrivals(trace, profiles) if arrivals is None else arrivals,
         profiles,
         partial(decide, policy=policy),
         tenant_weights=trace.tenant_weights,

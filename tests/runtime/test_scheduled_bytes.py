@@ -22,7 +22,7 @@ from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.backend.loading import process_settings
 from ostinato.errors import DeadlineExceeded, InternalError, NonFinite
 from ostinato.request import Cancelled, Event, Failed, Finished
-from ostinato.runtime import Handle, ResidentModel
+from ostinato.runtime import Handle
 from ostinato.runtime.scheduler import policy_named
 from ostinato.work import UNLIMITED
 from support.faults import (
@@ -96,7 +96,7 @@ class Run:
             residents = world.serve(engine)
             handles = self._submit_all(engine)
             ends = [ended(handle) for handle in handles]
-            _assert_nothing_reserved(engine, residents.values())
+            _assert_nothing_reserved(engine)
         assert_nothing_held(before, residents.values(), handles)
         for asked, handle, end in zip(schedule.asked, handles, ends, strict=True):
             self._hold(asked, handle, end)
@@ -158,7 +158,7 @@ class Run:
         tally.update(f"unharmed {family[name]}" for name in unharmed(stacks, finished))
 
 
-def _assert_nothing_reserved(engine: Engine, residents: Sequence[ResidentModel]) -> None:
+def _assert_nothing_reserved(engine: Engine) -> None:
     desk = engine._desk
     assert not desk.busy
     reservations = desk._ledger.reservations

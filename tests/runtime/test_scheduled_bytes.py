@@ -6,33 +6,24 @@ at fault fail typed, cancelled ones end as such, and nothing stays reserved or h
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from ostinato.api import Engine
 from ostinato.backend.batch_rules import BatchRules, probe_batch_rules
 from ostinato.backend.loading import process_settings
 from ostinato.errors import DeadlineExceeded, InternalError, NonFinite
-from ostinato.loop.contract import Component
-from ostinato.models.registry import open_model
-from ostinato.request import Cancelled, Event, Failed, Finished, LatentPart, Request
-from ostinato.runtime import Handle, Output, ResidentModel, Stacking
-from ostinato.runtime.needs import need_of, weights_of
-from ostinato.runtime.resolve import resolve
-from ostinato.runtime.scheduler import policies, policy_named
-from ostinato.runtime.selection import Selection
-from ostinato.tasks import RequestId
+from ostinato.request import Cancelled, Event, Failed, Finished
+from ostinato.runtime import Handle
+from ostinato.runtime.scheduler import policy_named
 from ostinato.work import UNLIMITED
 from support.faults import (
     WAIT_S,
@@ -44,26 +35,9 @@ from support.faults import (
     poisoned,
     raising,
 )
-from support.stacks import Mark, Stacks, install_stacks, unharmed
-
-HUGE = 3e38  # finite in float32; a sum of two is not
-TENANTS = ("a", "b", "c")
-
-
-class Fate(StrEnum):
-    """What a request meets."""
-
-    PLAIN = "plain"
-    NO_ROOM = "no_room"  # its stacks fail at one plan, its calls do not
-    RAISES = "raises"
-    EXITS = "exits"
-    NAN = "nan"
-    OVERFLOWS = "overflows"
-    LATE = "late"
-    CANCELLED_WAITING = "cancelled_waiting"
-    CANCELLED_AT_EVENT = "cancelled_at_event"
-    CANCELLED_IN_CALL = "cancelled_in_call"
-
+from support.schedules import EXAMPLES, IN_STACKS, Asked, Fate, Schedule, schedules
+from support.stacks import Mark, install_stacks, unharmed
+from support.world import World
 
 ENDS: Mapping[Fate, tuple[type, ...]] = {
     Fate.PLAIN: (Finished,),
@@ -77,163 +51,6 @@ ENDS: Mapping[Fate, tuple[type, ...]] = {
     Fate.CANCELLED_AT_EVENT: (Cancelled, Finished),
     Fate.CANCELLED_IN_CALL: (Cancelled,),
 }
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request, and what it meets: at which of its denoising plans, or after which event."""
-
-    family: str
-    side: int | None  # pixels; of Wan
-    num_frames: int
-    steps: int
-    guidance: float
-    seed: int
-    fate: Fate = Fate.PLAIN
-    at: int = 0
-    tenant: str = "a"
-    priority: int = 0
-    timely: bool = False  # whether it has a deadline, far away
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """What is asked of one engine; `late` of the requests come when others have begun.
-
-    room: how many of the largest requests have room at once; None where room is not managed.
-    """
-
-    policy: str
-    max_batch: int
-    stacking: Stacking
-    asked: tuple[Asked, ...]
-    late: int = 0
-    room: float | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
-
-
-def _wan(side: int, **fields: object) -> Asked:
-    base = Asked("wan", side, 1, 2, 1.0, 0)
-    return replace(base, **fields)  # type: ignore[arg-type]
-
-
-def _builtin(num_frames: int, **fields: object) -> Asked:
-    base = Asked("builtin", None, num_frames, 2, 1.0, 0)
-    return replace(base, **fields)  # type: ignore[arg-type]
-
-
-# Fewer than 16 tokens are in a stack what they are alone on some processors only.
-SIZES = st.one_of(
-    st.builds(_wan, st.sampled_from((16, 32, 64, 64))),
-    st.builds(_builtin, st.sampled_from((7, 12, 12, 24))),
-)
-
-
-@st.composite
-def askings(draw: st.DrawFn, like: Asked | None = None) -> Asked:
-    """Draw one request; like: of which it has the model and the size."""
-    steps, size = draw(st.integers(1, 3)), draw(SIZES if like is None else st.just(like))
-    fates = (Fate.PLAIN,) * 6 + tuple(Fate)
-    if size.family == "builtin":  # what it returns is cut, so it is no initial latents
-        fates = tuple(fate for fate in fates if fate is not Fate.OVERFLOWS)
-    return replace(
-        size,
-        steps=steps,
-        guidance=draw(st.sampled_from((1.0, 3.0))),
-        seed=draw(st.integers(0, 1)),
-        fate=draw(st.sampled_from(fates)),
-        at=draw(st.integers(0, steps - 1)),
-        tenant=draw(st.sampled_from(TENANTS)),
-        priority=draw(st.integers(-1, 1)),
-        timely=draw(st.booleans()),
-    )
-
-
-@st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
-    """Draw requests, many of which agree with another, and an engine for them."""
-    few = draw(st.lists(askings(), min_size=1, max_size=3))
-    sisters = st.lists(st.sampled_from(few).flatmap(askings), min_size=1, max_size=5)
-    asked = (*few, *draw(sisters))
-    return Schedule(
-        policy=draw(st.sampled_from([policy.name for policy in policies()])),
-        max_batch=draw(st.sampled_from((1, 2, 3, 4, 5, 6, 7, 8))),
-        stacking=draw(st.sampled_from(Stacking)),
-        asked=asked,
-        late=draw(st.integers(0, len(asked) - 1)),
-        room=draw(st.sampled_from((None, None, 1.0, 2.5))),
-        weights=draw(st.dictionaries(st.sampled_from(TENANTS), st.sampled_from((0.5, 4.0)))),
-    )
-
-
-class World:
-    """Small models of two families, what each request makes alone, and what happened so far."""
-
-    def __init__(self, folders: Mapping[str, Path], stacks: Stacks) -> None:
-        self.stacks = stacks
-        self.sources = {name: open_model(folder) for name, folder in folders.items()}
-        self.loaded: dict[str, Mapping[str, Component]] = {}
-        self.alone = cache(self._alone)
-        self.tally = Counter[str]()
-        self._sole = Engine(max_batch=1)
-        self._residents = self.serve(self._sole)
-
-    def serve(self, engine: Engine) -> dict[str, ResidentModel]:
-        """Add both models; loading their components once is enough."""
-        residents = {name: engine.add(source) for name, source in self.sources.items()}
-        for name, resident in residents.items():
-            resident._components.update(self.loaded.get(name, {}))
-        return residents
-
-    def request(self, asked: Asked) -> Request:
-        """Return the request, with the latents that overflow where those are its fate."""
-        request = Request(
-            model=self.sources[asked.family].card.model_id,
-            task="text_to_video",
-            prompt="a red circle",
-            negative_prompt="blurry" if asked.seed else None,
-            seed=asked.seed,
-            height=asked.side,
-            width=asked.side,
-            num_frames=asked.num_frames,
-            num_inference_steps=asked.steps,
-            guidance_scale=asked.guidance,
-            outputs=("video", "latents"),
-            tenant=asked.tenant,
-            priority=asked.priority,
-            deadline_s=1e-6 if asked.fate is Fate.LATE else 3600.0 if asked.timely else None,
-        )
-        if asked.fate is not Fate.OVERFLOWS:
-            return request
-        shape = self.right(asked).latents.shape
-        return replace(request, inputs=(LatentPart(latents=torch.full(shape, HUGE)),))
-
-    def right(self, asked: Asked) -> Output:
-        """Return what a request makes that has the engine to itself."""
-        plain = Asked(
-            asked.family, asked.side, asked.num_frames, asked.steps, asked.guidance, asked.seed
-        )
-        return self.alone(plain)
-
-    def memory(self, asked: Sequence[Asked], room: float) -> float:
-        """Return the bytes that have room for so many of the largest request, and all weights."""
-        needs, weights = [0.0], dict[str, float]()
-        for each in asked:
-            model = self._residents[each.family]
-            spec = resolve(model.card, self.request(each), RequestId("r0"))
-            selection = Selection(model, model.program(spec.task), spec)
-            needs.append(need_of(selection, spec, 0.0).memory_bytes)
-            weights.update(weights_of(model, selection))
-        return room * max(needs) + sum(weights.values())
-
-    def close(self) -> None:
-        """Stop the engine that serves requests one by one."""
-        self._sole.close()
-
-    def _alone(self, asked: Asked) -> Output:
-        output = self._sole.submit(self.request(asked)).result(WAIT_S)
-        self.loaded = {name: dict(r._components) for name, r in self._residents.items()}
-        return output
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +96,7 @@ class Run:
             residents = world.serve(engine)
             handles = self._submit_all(engine)
             ends = [ended(handle) for handle in handles]
-            _assert_nothing_reserved(engine, residents.values())
+            _assert_nothing_reserved(engine)
         assert_nothing_held(before, residents.values(), handles)
         for asked, handle, end in zip(schedule.asked, handles, ends, strict=True):
             self._hold(asked, handle, end)
@@ -341,7 +158,7 @@ class Run:
         tally.update(f"unharmed {family[name]}" for name in unharmed(stacks, finished))
 
 
-def _assert_nothing_reserved(engine: Engine, residents: Sequence[ResidentModel]) -> None:
+def _assert_nothing_reserved(engine: Engine) -> None:
     desk = engine._desk
     assert not desk.busy
     reservations = desk._ledger.reservations
@@ -350,28 +167,6 @@ def _assert_nothing_reserved(engine: Engine, residents: Sequence[ResidentModel])
     assert held.memory_bytes == weights
 
 
-def _all_at_once(*fates: tuple[Fate, int], like: Asked, **fields: object) -> Schedule:
-    """Return a schedule of equal shapes that share every forward while none has failed."""
-    plain = (replace(like, guidance=3.0), replace(like, guidance=3.0, seed=1))
-    asked = (*plain, *(replace(like, fate=fate, at=at) for fate, at in fates))
-    values: dict[str, object] = {"policy": "round-robin", "max_batch": 12, "asked": asked}
-    return Schedule(**{"stacking": Stacking.ALWAYS, **values, **fields})  # type: ignore[arg-type]
-
-
-IN_STACKS = (
-    (Fate.NO_ROOM, 0),
-    (Fate.NAN, 0),
-    (Fate.RAISES, 1),
-    (Fate.CANCELLED_IN_CALL, 1),
-    (Fate.EXITS, 2),
-)
-EXAMPLES = (
-    _all_at_once(*IN_STACKS, like=_wan(64, steps=3)),
-    _all_at_once(*IN_STACKS, like=_builtin(24, steps=3)),
-    _all_at_once((Fate.OVERFLOWS, 0), (Fate.PLAIN, 0), like=_wan(64)),
-    # Too few tokens to be exact in a stack on some processors.
-    _all_at_once((Fate.PLAIN, 0), like=_wan(16)),
-)
 NEEDED = (
     *(f"{what} {of}" for what in ("stacked", "guided", "unharmed") for of in ("wan", "builtin")),
     *(f"met {fate}" for fate in (*dict(IN_STACKS), Fate.OVERFLOWS)),

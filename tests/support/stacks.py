@@ -130,6 +130,7 @@ def _watch(found: Component, stacks: Stacks) -> None:
 
 
 def unharmed(stacks: Stacks, finished: Mapping[str, bool]) -> Iterator[str]:
-    """Yield whoever finished though something happened to another in a stack that both shared."""
+    """Yield whoever finished though another did not, after what befell it in a stack of both."""
     for victim, here in stacks.hit:
-        yield from (name for name in here if name != victim and finished[name])
+        if not finished[victim]:
+            yield from (name for name in here if finished[name])

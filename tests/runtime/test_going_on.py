@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ostinato.api import Engine
 from ostinato.card import ModelSource
+from ostinato.errors import InternalError
 from ostinato.models.registry import open_model
 from ostinato.request import Progress, Request
-from ostinato.runtime.scheduler import Around, FairShare, Rank, Ready, Snapshot
+from ostinato.runtime import Stacking
+from ostinato.runtime.scheduler import Around, FairShare, FifoRequest, Rank, Ready, Snapshot
 from ostinato.runtime.witness import Bystander
+from ostinato.work import CostModel
 from support.faults import WAIT_S
 
 STEPS = 60  # more than it takes for a unit to be well known, and some more
@@ -94,6 +99,37 @@ def test_who_arrives_meanwhile_is_decided_about_after_the_unit(
     assert shown[0].tenants["default"].attained_s >= first.attained_s > 0
 
 
+@pytest.mark.parametrize("num_steps", [18, 19, 20, 21])
+def test_what_goes_on_is_like_what_was_decided(
+    source: ModelSource, request_of: Request, num_steps: int
+) -> None:
+    """Branches of guidance that share a forward, then a decoding that has no company."""
+    clip = replace(
+        request_of,
+        outputs=("video", "latents"),
+        num_inference_steps=num_steps,
+        guidance_scale=4.0,
+        height=64,
+        width=64,
+    )
+    costs = CostModel()
+    with Engine(max_batch=1) as engine:
+        engine.add(source)
+        expected = engine.submit(clip).result(WAIT_S)
+    with Engine(FifoRequest(), stacking=Stacking.ALWAYS, costs=costs) as engine:
+        engine.add(source)
+        found = [engine.submit(clip).result(WAIT_S) for _ in range(2)]
+    for output in found:
+        assert torch.equal(output.latents, expected.latents)
+        assert (output.video.frames == expected.video.frames).all()
+    (decoded,) = [
+        each
+        for each in costs.measured()
+        if each.key[:2] == (f"{source.card.model_id}/decode", "unit")
+    ]
+    assert len(decoded.seconds) == 2, "each decoding was decided and learnt"
+
+
 def test_one_with_a_deadline_is_decided_about_each_time(
     source: ModelSource, request_of: Request
 ) -> None:
@@ -108,3 +144,30 @@ def test_a_witness_sees_every_unit(source: ModelSource, request_of: Request) -> 
     with engine_of(source, Bystander()) as (engine, policy):
         engine.submit(request_of).result(WAIT_S)
     assert len({snapshot.tick for _, snapshot in policy.seen}) > STEPS
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+def test_a_failed_unit_is_charged(
+    source: ModelSource, request_of: Request, max_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or whoever fails late would always have had least."""
+
+    def slow_fault(*_: object, **__: object) -> object:
+        time.sleep(0.2)
+        raise RuntimeError("late")
+
+    policy = Asked()
+    with Engine(policy, max_batch=max_batch, stacking=Stacking.ALWAYS) as engine:
+        resident = engine.add(source)
+        engine.submit(request_of).result(WAIT_S)
+        transformer = resident.component("transformer")
+        monkeypatch.setattr(transformer, "op", lambda name: slow_fault)
+        monkeypatch.setattr(transformer, "op_stacked", lambda name, rules: slow_fault)
+        handles = [engine.submit(replace(request_of, tenant="late", seed=i)) for i in range(2)]
+        for handle in handles:
+            with pytest.raises(InternalError, match="late"):
+                handle.result(WAIT_S)
+        monkeypatch.undo()
+        engine.submit(replace(request_of, tenant="late")).result(WAIT_S)
+    attained = policy.seen[-1][1].tenants["late"].attained_s
+    assert attained > 0.4

@@ -76,12 +76,15 @@ def test_a_unit_is_well_known_once_its_calls_are(
     model: ResidentModel, spec: GenerationSpec
 ) -> None:
     pricing = Pricing(CostModel(), 4)
-    assert not pricing.well_known(pricing.price(upcoming(model, spec, None)), stacked=False)
+    assert pricing.known(upcoming(model, spec, plan())) is None
     for _ in range(16):
-        known = pricing.price(upcoming(model, spec, plan()))
-        assert not pricing.well_known(known, stacked=False)
-        pricing.learn(known, (0.5, 0.25))
-    assert pricing.well_known(known, stacked=False)
+        priced = pricing.price(upcoming(model, spec, plan()))
+        assert priced.shape is not None
+        assert pricing.known(upcoming(model, spec, plan())) is priced.shape
+        assert not pricing.well_known(priced.shape, stacked=False)
+        pricing.learn(priced, (0.5, 0.25))
+    assert priced.shape is not None
+    assert pricing.well_known(priced.shape, stacked=False)
 
 
 def store_plan(frames: int = 1) -> WorkPlan:
@@ -114,9 +117,23 @@ def test_a_table_of_stacked_costs_grows_by_less_than_its_parts(
     assert table.seconds[3] < 4 * table.seconds[0]
     assert table.trial == 2, "no pair was measured"
     assert pricing.stack_costs("another") == StackTable()
-    pricing.forbid(stack)
+    pricing.forbid(stack, 2)
     assert pricing.stack_costs(stack) == StackTable()
     assert pricing.price(upcoming(model, spec, store_plan())).unit.stack is None
+
+
+def test_a_size_that_is_not_allowed_leaves_the_smaller_ones(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 8, Stacking.ALWAYS)
+    stack = pricing.price(upcoming(model, spec, store_plan())).unit.stack
+    assert stack is not None
+    pricing.forbid(stack, 5)
+    assert len(pricing.stack_costs(stack).seconds) == 4
+    for _ in range(3):
+        assert len(pricing.stack_costs(stack).seconds) == 4
+        pricing.fault(stack, 3)
+    assert len(pricing.stack_costs(stack).seconds) == 2
 
 
 def test_always_stacking_expects_company_to_cost_nothing(
@@ -189,6 +206,24 @@ def test_sizes_are_tried_until_they_are_known(
     found = [pricing.stack_costs(priced.unit.stack).trial for _ in range(8 * 128)]
     assert set(found) == ({0, 2, 4} if not then else {then})
     assert then or all(found.count(trial) == 16 for trial in (2, 4))
+
+
+def test_each_key_has_its_own_turn_to_be_tried_again(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 2)
+    stacks: list[str] = []
+    for frames in (1, 2):
+        priced = pricing.price(upcoming(model, spec, store_plan(frames)))
+        assert priced.shape is not None
+        assert priced.unit.stack is not None
+        stacks.append(priced.unit.stack)
+        key, work = priced.shape.entries[0]
+        for items, seconds in ((1, 0.1), (2, 0.25)):
+            for _ in range(16):
+                pricing.costs.observe(key._replace(items=items), work.times(items), seconds)
+    tried = [[pricing.stack_costs(stack).trial for stack in stacks] for _ in range(8 * 64)]
+    assert [sum(trial == 2 for trial in each) for each in zip(*tried, strict=True)] == [16, 16]
 
 
 def test_a_component_without_an_estimate_has_the_price_of_its_node(

@@ -150,9 +150,11 @@ class Desk:
         about = None if self._witness is None else AboutUnit.of(unit, group, tick)
         self._ledger.start(unit, now, tick)
         ran = self._turns.run(group, stacked=unit.stacked)
-        self._alone.decided(stacked=unit.stacked)
+        self._alone.decided(group[0], priced[0], stacked=unit.stacked)
         self._ledger.stop(unit, ran.device_s)
         self._learn(group, priced, ran, stacked=unit.stacked)
+        if self._witness is not None and about is not None:
+            self._witness.executed(about.record(ran))
         for running, end in zip(group, ran.ends, strict=True):
             if end is None:
                 self._ledger.proceed(running.spec.request_id, self._priced(running), ran.end_s)
@@ -162,8 +164,7 @@ class Desk:
                     self._lead.ended(running.spec.request_id, outcome)
                 self._leave(running, outcome, ran.end_s)
                 end()
-        if self._witness is not None and about is not None:
-            self._witness.executed(about.record(ran))
+        if self._witness is not None:
             self._witness.level(self._room.level(self._active.values()))
 
     def _learn(
@@ -182,8 +183,9 @@ class Desk:
         elif ran.stacked:
             advances_s = [running.advance_s for running in group]
             self._pricing.learn_stack(priced, ran.executed_s, advances_s)
-        elif ran.refused and (stack := priced[0].unit.stack) is not None:
-            self._pricing.forbid(stack)
+        elif (stack := priced[0].unit.stack) is not None:
+            items = sum(each.unit.items for each in priced)
+            (self._pricing.forbid if ran.refused else self._pricing.fault)(stack, items)
 
     def _priced(self, running: RunningRequest) -> NextUnit:
         upcoming = running.upcoming()
@@ -205,10 +207,9 @@ class Desk:
         if len(self._active) != 1 or self._lead is not None or self._witness is not None:
             return None
         (running,) = self._active.values()
-        priced = self._next.get(running.spec.request_id)
-        if priced is None or running.claim.deadline_s is not None:
+        if running.claim.deadline_s is not None or not self._alone.may_go_on(running):
             return None
-        return running if self._alone.may_go_on(priced) else None
+        return running
 
     def _go_on(self, running: RunningRequest) -> None:
         ran = self._alone.go_on(running)

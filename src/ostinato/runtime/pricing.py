@@ -7,6 +7,7 @@ worked out once for each shape: a price must cost far less than the unit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _MOST_SHAPES = 4096  # that are remembered; more than any traffic mixes, and the
 _TABLE_USES = 8  # of a table of stacked costs before it is made anew from what was learnt since
 # One in so many tables has sizes tried again that did not pay: nothing else would measure them.
 _RETRIED = 32
+_LEAST = 2  # calls of a stack
 
 
 class NextPlan(NamedTuple):
@@ -66,6 +68,14 @@ class Priced(NamedTuple):
     whole: PricedCall
 
 
+class _Table(NamedTuple):
+    """Prices of one stack key; number: of tables of this key so far."""
+
+    uses_left: int = 0
+    number: int = 0
+    prices: StackTable = StackTable()
+
+
 class Pricing:
     """Used on the device worker only."""
 
@@ -79,9 +89,9 @@ class Pricing:
         self._shapes: dict[Hashable, Shape] = {}
         self._wholes: dict[Hashable, PricedCall] = {}
         self._of_stack: dict[str, Shape] = {}
-        self._tables: dict[str, tuple[int, StackTable]] = {}
-        self._num_tables = 0
-        self._forbidden: set[str] = set()
+        self._tables: dict[str, _Table] = {}
+        self._most: dict[str, int] = {}  # calls that may be stacked, where not all may
+        self._faults: Counter[str] = Counter()  # of stacks that failed though each plan runs alone
 
     def price(self, upcoming: NextPlan) -> Priced:
         """Price the next unit and what follows it.
@@ -99,7 +109,7 @@ class Pricing:
         unit = NextUnit(
             unit_s=unit_s,
             remaining_s=max(unit_s, left_s + unit_s - whole_s),
-            stack=None if stack in self._forbidden else stack,
+            stack=None if self._most_of(stack) < _LEAST else stack,
             items=len(upcoming.plan.calls) if upcoming.plan is not None else 1,
         )
         return Priced(unit, shape, whole)
@@ -118,20 +128,19 @@ class Pricing:
     def stack_costs(self, stack: str) -> StackTable:
         """Return what stacked calls of a key are taken to cost, each plan's `advance` included."""
         shape = self._of_stack.get(stack)
-        if shape is None or stack in self._forbidden:
+        most = self._most_of(stack)
+        if shape is None or most < _LEAST:
             return StackTable()
-        uses, table = self._tables.get(stack, (0, StackTable()))
-        if not uses:
-            uses, table = _TABLE_USES, self._table(shape)
-        self._tables[stack] = (uses - 1, table)
-        return table
+        table = self._tables.get(stack) or _Table()
+        if not table.uses_left:
+            table = _Table(_TABLE_USES, table.number + 1, self._table(shape, most, table.number))
+        self._tables[stack] = table._replace(uses_left=table.uses_left - 1)
+        return table.prices
 
-    def well_known(self, priced: Priced, *, stacked: bool) -> bool:
+    def well_known(self, shape: Shape, *, stacked: bool) -> bool:
         """Whether measuring a unit once more would change little; stacked: its calls were one."""
-        if priced.shape is None:
-            return False
-        *calls, advance = priced.shape.entries
-        entries = [stack_of(calls), advance] if stacked else priced.shape.entries
+        *calls, advance = shape.entries
+        entries = [stack_of(calls), advance] if stacked else shape.entries
         return all(self.costs.settled(*entry) for entry in entries)
 
     def learn(self, priced: Priced, seconds: Sequence[float]) -> None:
@@ -158,16 +167,31 @@ class Pricing:
         if len(group) == 1:
             self.costs.observe(*group[0].whole, executed_s + sum(advances_s))
 
-    def forbid(self, stack: str) -> None:
-        """Never stack by this key again: the rules of this processor do not allow it."""
-        if len(self._forbidden) >= _MOST_SHAPES:
-            self._forbidden.clear()
-        self._forbidden.add(stack)
+    def forbid(self, stack: str, items: int) -> None:
+        """Never stack so many calls of a key again: the rules of batching do not allow it."""
+        if len(self._most) >= _MOST_SHAPES:
+            self._most.clear()
+        self._most[stack] = min(self._most_of(stack), items - 1)
+        self._tables.pop(stack, None)
 
-    def _table(self, shape: Shape) -> StackTable:
+    def fault(self, stack: str, items: int) -> None:
+        """Note a stack that failed though each of its plans runs alone; some are enough."""
+        self._faults[stack] += 1
+        if self._faults[stack] >= TRIALS:
+            del self._faults[stack]
+            self.forbid(stack, items)
+
+    def known(self, upcoming: NextPlan) -> Shape | None:
+        """Return the shape of a unit whose like was priced before, None for a new one."""
+        return None if upcoming.plan is None else self._shapes.get(_signature(upcoming))
+
+    def _most_of(self, stack: str | None) -> int:
+        return 0 if stack is None else self._most.get(stack, self._max_batch)
+
+    def _table(self, shape: Shape, most: int, number: int) -> StackTable:
         call, *_, advance = shape.entries
         if self._stacking is Stacking.ALWAYS:  # as if all after the first cost nothing
-            return StackTable((self.costs.predict(*call),) * self._max_batch)
+            return StackTable((self.costs.predict(*call),) * most)
         advance_s, num_calls = self.costs.predict(*advance), len(shape.entries) - 1
 
         def price(items: int) -> float:
@@ -178,20 +202,17 @@ class Pricing:
         def known(items: int) -> bool:
             return items == 1 or self.costs.num_measured(*stack_of([call] * items)) >= TRIALS
 
-        sizes = filter(known, range(1, self._max_batch + 1))
+        sizes = filter(known, range(1, most + 1))
         measured = {items: price(items) for items in sizes}
-        table = stack_table(measured, price, most=self._max_batch)
-        self._num_tables += 1
-        if self._num_tables % _RETRIED == 0 and not table.trial:
-            trial = self._max_batch if self._num_tables // _RETRIED % 2 else 2
-            return table._replace(trial=trial)
+        table = stack_table(measured, price, most=most)
+        if number % _RETRIED == _RETRIED - 1 and not table.trial:
+            return table._replace(trial=most if number // _RETRIED % 2 else _LEAST)
         return table
 
     def _shape(self, upcoming: NextPlan) -> Shape | None:
         if upcoming.plan is None:
             return None
-        model_id = upcoming.model.card.model_id
-        signature = (model_id, upcoming.node, plan_signature(upcoming.plan))
+        model_id, signature = upcoming.model.card.model_id, _signature(upcoming)
         found = self._shapes.get(signature)
         if found is None:
             if len(self._shapes) >= _MOST_SHAPES:
@@ -224,6 +245,11 @@ class Pricing:
             work = OpWork(flops=_FLOPS_PER_PIXEL * pixels)
             found = self._wholes[signature] = PricedCall(key, work)
         return found
+
+
+def _signature(upcoming: NextPlan) -> Hashable:
+    assert upcoming.plan is not None, "what has no plan has no shape"
+    return (upcoming.model.card.model_id, upcoming.node, plan_signature(upcoming.plan))
 
 
 def stack_of(calls: Sequence[PricedCall]) -> PricedCall:

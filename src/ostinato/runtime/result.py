@@ -51,6 +51,10 @@ class Spent:
         for call in plan.calls:
             self.calls[f"{call.component}.{call.op}"] += 1
 
+    def lose(self, node: str, device_s: float) -> None:
+        """Count what a node took for nothing."""
+        self.device_s_by_node[node] = self.device_s_by_node.get(node, 0.0) + device_s
+
 
 def make_output(
     *,

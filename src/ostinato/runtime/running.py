@@ -159,10 +159,15 @@ class RunningRequest:
             self._spent.fast_steps += not share.exact
             self._fold(self._state, self.plan, share.result, device_s)
 
-        return self._take_turn(num_threads, step)
+        return self._take_turn(num_threads, step, executed_s=device_s)
 
-    def _take_turn(self, num_threads: int, step: Callable[[], None]) -> Callable[[], None] | None:
+    def _take_turn(
+        self, num_threads: int, step: Callable[[], None], *, executed_s: float = 0.0
+    ) -> Callable[[], None] | None:
+        """Take a step; executed_s: device-seconds that were spent on it before."""
         self._spent.cpu_threads = num_threads
+        started = time.perf_counter() - executed_s
+        before_s = self._spent.device_s + self._spent.load_s
         try:
             if self._delivery.num_done == 0:
                 self._spent.queued_s = time.monotonic() - self.claim.arrived_s
@@ -175,6 +180,11 @@ class RunningRequest:
             output = self._output()
         except BaseException as error:
             self.failed = True
+            # What a unit took before it failed is not free, or failing late would be a way to get
+            # more than one's share.
+            took_s = time.perf_counter() - started
+            counted_s = self._spent.device_s + self._spent.load_s - before_s
+            self._spent.lose(self.node, max(0.0, took_s - counted_s))
             return partial(self.end_failed, self._failure(error))
         return partial(self._end_finished, output)
 

@@ -61,6 +61,8 @@ def test_all_witnesses_see_one_run_and_its_decisions_replay(
         assert (found.num_ticks, found.num_different) == (len(log.records), 0)
     found = re.findall(r'^ostinato_weight_bytes{model="builtin"} (.+)$', metrics.text(), re.M)
     assert float(*found) == sum(map(resident.weight_bytes, resident.loaded))
+    charged = re.findall(r"^ostinato_device_seconds_total.* (\S+)$", metrics.text(), re.MULTILINE)
+    assert sum(map(float, charged)) == pytest.approx(ran), "the last units are charged too"
     timeline.save(tmp_path / "timeline.json")
     assert "builtin" in (tmp_path / "timeline.json").read_text()
 

@@ -81,7 +81,7 @@ class Witness(Protocol):
         ...
 
     def ended(self, request_id: RequestId, outcome: Outcome, now: float) -> None:
-        """A request ended; all that it held is free."""
+        """A request ended; its reservations are given back."""
         ...
 
     def level(self, level: Level) -> None:

@@ -22,10 +22,8 @@ class Claim:
     arrived_s: float
     deadline_s: float | None
 
-    def late(self, request_id: RequestId, now: float, progress: str) -> DeadlineExceeded | None:
-        """Return the failure of a request that has passed its deadline, None before it."""
-        if self.deadline_s is None or now <= self.deadline_s:
-            return None
+    def late(self, request_id: RequestId, progress: str) -> DeadlineExceeded:
+        """Return the failure of a request that has passed its deadline."""
         return DeadlineExceeded(f"request {request_id} passed its deadline {progress}")
 
     def hopeless(

@@ -123,7 +123,9 @@ class RunningRequest:
 
     def late_error(self, now: float) -> DeadlineExceeded | None:
         """Return the failure of a request that has passed its deadline, None before it."""
-        return self.claim.late(self.spec.request_id, now, self._progress)
+        if self.claim.deadline_s is None or now <= self.claim.deadline_s:
+            return None
+        return self.claim.late(self.spec.request_id, self._progress)
 
     def hopeless_error(self, remaining_s: float) -> DeadlineExceeded:
         """Return the failure of a request that would pass its deadline even alone."""

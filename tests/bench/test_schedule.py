@@ -5,40 +5,67 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from ostinato.bench import BenchArguments, schedule
+from ostinato.bench import BenchArguments, _schedule_figures, schedule
 from ostinato.bench._schedule_record import Ended, Recorder, run_record
+from ostinato.bench._schedule_replay import Ends, _ends
 from ostinato.bench._threads import torch_threads
+from ostinato.bench.alternate import MIN_ROUNDS
+from ostinato.errors import DeadlineExceeded, InternalError, OstinatoError
 from ostinato.models.registry import open_model
 from ostinato.models.wan.tiny import EULER, WanSizes, write_tiny_wan
+from ostinato.runtime import Handle
 from ostinato.runtime.scheduler import FairShare, Outcome, UnitRecord
 from ostinato.runtime.simulate import ClassProfile, Ending, Planned, Profiles, Stage
 from ostinato.tasks import RequestId
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> schedule.Outcome:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> _schedule_figures.Outcome:
     folder = write_tiny_wan(tmp_path_factory.mktemp("schedule") / "small", EULER, WanSizes(), 3)
-    case = schedule.Case(trace="bursty-mix", policy=FairShare(), max_batch=2, quick_arrivals=5)
+    case = schedule.Case(
+        trace="bursty-mix", policy=FairShare(), max_batch=2, rounds=1, quick_arrivals=5, clips=True
+    )
     with torch_threads(1):
         return schedule.run_case(case, {schedule.SMALL_WAN: open_model(folder)}, quick=True)
 
 
-def test_every_output_is_that_of_the_request_alone(outcome: schedule.Outcome) -> None:
+def test_every_output_is_that_of_the_request_alone(outcome: _schedule_figures.Outcome) -> None:
     for ran in (outcome.baseline, outcome.trial):
-        assert ran.wrong_outputs == 0
+        assert ran.ends == Ends(failed=0, wrong_outputs=0)
         assert ran.measured["requests_finished"] == 5
+    assert outcome.clips == Ends(failed=0, wrong_outputs=0)
 
 
-def test_the_simulator_tells_of_the_same_figures(outcome: schedule.Outcome) -> None:
+def test_a_request_that_fails_is_counted_and_is_no_equal_output() -> None:
+    def handle(fate: OstinatoError | None) -> Handle:
+        found = Handle.__new__(Handle)
+
+        def result(timeout_s: float | None = None) -> object:
+            if fate is not None:
+                raise fate
+            return SimpleNamespace(latents=torch.ones(1))
+
+        found.result = result  # type: ignore[assignment, method-assign]
+        return found
+
+    fates = (None, InternalError("a fault"), DeadlineExceeded("late"), None)
+    handles = [handle(fate) for fate in fates]
+    latents = [torch.ones(1), torch.ones(1), torch.ones(1), torch.zeros(1)]
+    assert _ends(handles, latents) == Ends(failed=1, wrong_outputs=2)
+
+
+def test_the_simulator_tells_of_the_same_figures(outcome: _schedule_figures.Outcome) -> None:
     for ran in (outcome.baseline, outcome.trial):
         assert ran.predicted.keys() == ran.measured.keys()
         assert math.isfinite(ran.error("makespan_s"))
 
 
-def test_profiles_hold_the_units_that_a_request_has(outcome: schedule.Outcome) -> None:
+def test_profiles_hold_the_units_that_a_request_has(outcome: _schedule_figures.Outcome) -> None:
     stages = {s.name: s for s in outcome.profiles.of("small").stages}
     assert {name: stage.count for name, stage in stages.items()} == {
         "encode_prompt": 1,
@@ -49,29 +76,57 @@ def test_profiles_hold_the_units_that_a_request_has(outcome: schedule.Outcome) -
         assert len(outcome.profiles.stack_s[key]) == 2
 
 
-def test_figures_name_every_target(outcome: schedule.Outcome) -> None:
+def test_figures_name_every_target(outcome: _schedule_figures.Outcome) -> None:
     figures = dict(outcome.trial.measured)
     figures |= {"short_p95_over_alone": 1.0, "deadline_hit_rate": 1.0, "jain_index": 0.9}
     ran = replace(outcome.trial, measured=figures, predicted=figures)
     optimum = {f"optimum_{name}": 1.0 for name in ("short_p95_over_alone", "deadline_hit_rate")}
     same = replace(outcome, baseline=ran, trial=ran, optimum=optimum)
     slower = replace(ran, measured={**figures, "makespan_s": 2 * figures["makespan_s"]})
-    found = schedule.figures_of(
+    found = _schedule_figures.figures_of(
         {
             case.trace: replace(same, trial=slower) if case.trace == "short-behind-long" else same
             for case in schedule.CASES
         }
     )
     assert found.keys() >= schedule.TARGETS.keys()
-    assert found["makespan_ratio"] == pytest.approx(2.0)
+    assert found["makespan_ratio_large"] == pytest.approx(2.0)
     assert found["makespan_error_most"] == pytest.approx(0.5)
     assert (found["outputs_equal"], found["p95_error_most"]) == (1, 0)
-    wrong = replace(same, trial=replace(ran, wrong_outputs=1))
-    assert schedule.figures_of({c.trace: wrong for c in schedule.CASES})["outputs_equal"] == 0
+    one = Ends(failed=1, wrong_outputs=1)
+    for bad in (replace(same, trial=replace(ran, ends=one)), replace(same, clips=one)):
+        figures = _schedule_figures.figures_of({case.trace: bad for case in schedule.CASES})
+        assert figures["outputs_equal"] == 0
+        assert figures["failed_requests"] == len(schedule.CASES)
+
+
+def test_a_ratio_has_an_interval_over_rounds(outcome: _schedule_figures.Outcome) -> None:
+    rounds = tuple({"makespan_s": seconds} for seconds in (2.0, 2.0, 3.0, 2.0, 2.0, 2.0))
+    base = tuple({"makespan_s": 1.0} for _ in rounds)
+    low, high = _schedule_figures.interval(
+        replace(
+            outcome,
+            trial=replace(outcome.trial, rounds=rounds),
+            baseline=replace(outcome.baseline, rounds=base),
+        ),
+        "makespan_s",
+        0,
+    )
+    assert 2.0 <= low <= high <= 3.0
+
+
+def test_ratios_with_a_target_have_six_rounds_or_more() -> None:
+    rounds = {case.trace: case.rounds for case in schedule.CASES}
+    assert min(rounds["short-behind-long"], rounds["small-tokens"]) >= MIN_ROUNDS
 
 
 def test_a_figure_that_only_one_side_has_is_a_wrong_prediction() -> None:
-    ran = schedule.Ran(measured={"a": 1.0}, predicted={"b": 1.0}, wrong_outputs=0)
+    ran = _schedule_figures.Ran(
+        measured={"a": 1.0},
+        rounds=(),
+        predicted={"b": 1.0},
+        ends=Ends(failed=0, wrong_outputs=0),
+    )
     assert ran.error("a") == ran.error("b") == math.inf
     assert ran.error("neither") == 0
 

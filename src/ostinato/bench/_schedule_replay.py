@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from ostinato.bench._schedule_record import Recorder
 from ostinato.bench._small_wan import PROMPT
 from ostinato.card import ModelSource
-from ostinato.errors import OstinatoError
+from ostinato.errors import DeadlineExceeded, OstinatoError
 from ostinato.request import Request
-from ostinato.runtime import Engine, Handle
+from ostinato.runtime import Engine, Handle, Output
 from ostinato.runtime.scheduler import DEFAULT_TENANT, Policy
 from ostinato.runtime.simulate import Planned, Trace, request_of
 from ostinato.runtime.stacking import Stacking
@@ -23,6 +24,7 @@ from ostinato.work import CostModel
 
 WARM_UP = "warm-up"  # a tenant of its own, so that no other is charged for it
 _WARM_UP_STEPS = 3
+_GUIDED = 4.0
 _SPIN_S = 1e-3  # before an arrival: no sleep ends on time
 
 
@@ -106,12 +108,23 @@ def run_stacked(bed: Bed, request_class: str, num_requests: int, num_steps: int)
 class Replayed:
     """A run in real time. started_s: the process's monotonic clock, when the trace began.
 
-    wrong_outputs: of requests that finished, with other bytes than alone.
+    ends: of its requests.
     """
 
     recorder: Recorder
     planned: Mapping[RequestId, Planned]
     started_s: float
+    ends: Ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """failed: requests that did, but for those whose deadline passed.
+
+    wrong_outputs: requests that failed or gave other bytes than alone.
+    """
+
+    failed: int
     wrong_outputs: int
 
 
@@ -134,14 +147,67 @@ def run_trace(
             handles.append(engine.submit(request))
         for handle in handles:
             handle.wait()
-        wrong = sum(map(_differs, handles, alone))
+        ends = _ends(handles, alone)
     planned = dict(zip((handle.request_id for handle in handles), arrivals, strict=True))
-    return Replayed(recorder=recorder, planned=planned, started_s=started_s, wrong_outputs=wrong)
+    return Replayed(recorder=recorder, planned=planned, started_s=started_s, ends=ends)
 
 
-def _differs(handle: Handle, alone: torch.Tensor) -> bool:
-    with suppress(OstinatoError):  # how it ended is the run's record
-        return not torch.equal(handle.result().latents, alone)
+def run_clips(bed: Bed, arrivals: Sequence[Planned], policy: Policy, *, max_batch: int) -> Ends:
+    """Run guided clips of the arrivals' shapes alone, then all at once as a user would.
+
+    With their frames, without a witness, and without a profile: for what is hidden from those.
+    """
+    requests = [
+        replace(
+            bed.request(arrival),
+            outputs=(OutputName.LATENTS, OutputName.VIDEO),
+            guidance_scale=_GUIDED,
+            deadline_s=None,
+        )
+        for arrival in arrivals
+    ]
+
+    def engine(most: int, policy: Policy | None) -> Engine:
+        found = Engine(policy, max_batch=most, tenant_weights=bed.trace.tenant_weights)
+        for source in bed.sources.values():
+            found.add(source)
+        return found
+
+    with engine(1, None) as served:
+        alone = [served.submit(request).result() for request in requests]
+    with engine(max_batch, policy) as served:
+        handles = [served.submit(request) for request in requests]
+        for handle in handles:
+            handle.wait()
+        ends = _ends(handles, [output.latents for output in alone])
+        wrong_frames = sum(map(_other_frames, handles, alone))
+    return replace(ends, wrong_outputs=ends.wrong_outputs + wrong_frames)
+
+
+def sum_of(ends: Iterable[Ends]) -> Ends:
+    """Add them up."""
+    found = tuple(ends)
+    return Ends(
+        failed=sum(each.failed for each in found),
+        wrong_outputs=sum(each.wrong_outputs for each in found),
+    )
+
+
+def _ends(handles: Sequence[Handle], alone: Sequence[torch.Tensor]) -> Ends:
+    failed, wrong = 0, 0
+    for handle, latents in zip(handles, alone, strict=True):
+        try:
+            wrong += not torch.equal(handle.result().latents, latents)
+        except DeadlineExceeded:  # the run's record tells of it
+            continue
+        except OstinatoError:
+            failed, wrong = failed + 1, wrong + 1
+    return Ends(failed=failed, wrong_outputs=wrong)
+
+
+def _other_frames(handle: Handle, alone: Output) -> bool:
+    with suppress(OstinatoError):  # counted already
+        return not np.array_equal(handle.result().video.frames, alone.video.frames)
     return False
 
 

@@ -7,7 +7,7 @@ beside the trace's offline optimum and beside what the simulator says of that ve
 
 from __future__ import annotations
 
-import math
+import gc
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ostinato.bench._arguments import BenchArguments
+from ostinato.bench._schedule_figures import Outcome, Ran, figures_of, interval
 from ostinato.bench._schedule_profile import profiles_of, run_stacks
 from ostinato.bench._schedule_record import run_record
-from ostinato.bench._schedule_replay import Bed, Replayed, run_alone, run_trace
+from ostinato.bench._schedule_replay import (
+    Bed,
+    Replayed,
+    run_alone,
+    run_clips,
+    run_trace,
+    sum_of,
+)
 from ostinato.bench._threads import threads_for, torch_threads
+from ostinato.bench.alternate import no_collection
 from ostinato.card import ModelSource
 from ostinato.models.registry import open_model
 from ostinato.models.wan.tiny import EULER, WanSizes, write_tiny_wan
@@ -42,67 +51,52 @@ from ostinato.work import CostModel
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "short_p95_over_alone": (Comparison.AT_MOST, 1.5),
-        "makespan_ratio": (Comparison.AT_MOST, 1.03),
-        "throughput_ratio": (Comparison.AT_LEAST, 1.5),
+        "makespan_ratio_large": (Comparison.AT_MOST, 1.03),
+        "throughput_ratio_small": (Comparison.AT_LEAST, 1.5),
         "deadline_hit_rate": (Comparison.AT_LEAST, 0.99),
         "jain_index": (Comparison.AT_LEAST, 0.95),
         "outputs_equal": (Comparison.AT_LEAST, 1),
+        "failed_requests": (Comparison.AT_MOST, 0),
         "makespan_error_most": (Comparison.AT_MOST, 0.10),
         "p95_error_most": (Comparison.AT_MOST, 0.10),
     }
 )
 SIZES = WanSizes(num_layers=2, num_attention_heads=2, ffn_dim=256, text_dim=32)
+NUM_CLIPS = 8
 SMALL_WAN = "small-wan"  # as the stored traces call it
-ROUNDS = 3  # of baseline and trial in turns; each figure is the median of its rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A trace, and the policy on trial. quick_arrivals: how many of them a quick run replays."""
+    """A trace, and the policy on trial.
+
+    rounds: of baseline and trial in turns; six or more where a ratio of them has a target.
+    quick_arrivals: how many of the trace's a quick run replays, in one round. clips: whether the
+    trial is also run as a user would run it, with frames and guidance.
+    """
 
     trace: str
     policy: Policy
     max_batch: int
+    rounds: int
     quick_arrivals: int
+    clips: bool = False
 
 
 CASES = (
-    Case(trace="short-behind-long", policy=FairShare(), max_batch=1, quick_arrivals=17),
-    Case(trace="bursty-mix", policy=FairShare(), max_batch=4, quick_arrivals=8),
-    Case(trace="sessions", policy=Deadline(), max_batch=1, quick_arrivals=12),
-    Case(trace="skewed-tenants", policy=FairShare(), max_batch=1, quick_arrivals=40),
-    Case(trace="small-tokens", policy=FairShare(), max_batch=4, quick_arrivals=12),
+    Case(trace="short-behind-long", policy=FairShare(), max_batch=1, rounds=6, quick_arrivals=17),
+    Case(trace="bursty-mix", policy=FairShare(), max_batch=4, rounds=2, quick_arrivals=8),
+    Case(trace="sessions", policy=Deadline(), max_batch=1, rounds=3, quick_arrivals=12),
+    Case(trace="skewed-tenants", policy=FairShare(), max_batch=1, rounds=3, quick_arrivals=40),
+    Case(
+        trace="small-tokens",
+        policy=FairShare(),
+        max_batch=4,
+        rounds=6,
+        quick_arrivals=12,
+        clips=True,
+    ),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """Runs by one policy: figures, what the simulator said of them, outputs that were not equal."""
-
-    measured: Mapping[str, float]
-    predicted: Mapping[str, float]
-    wrong_outputs: int
-
-    def error(self, name: str) -> float:
-        """Return the relative error of a prediction; infinite where only one side has the figure.
-
-        Where no request of a class finished by either, there is nothing to be wrong about.
-        """
-        measured, predicted = self.measured.get(name), self.predicted.get(name)
-        if measured is None or predicted is None:
-            return 0.0 if measured is predicted else math.inf
-        return abs(predicted / measured - 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The baseline's run, the run on trial, the figures of the offline optimum."""
-
-    unit_class: str
-    baseline: Ran
-    trial: Ran
-    optimum: Mapping[str, float]
-    profiles: Profiles
 
 
 def run(arguments: BenchArguments) -> Report:
@@ -125,9 +119,20 @@ def run(arguments: BenchArguments) -> Report:
         environment=describe_environment(threads),
         detail={
             "sizes": asdict(SIZES),
-            "rounds": 1 if arguments.quick else ROUNDS,
+            "interval_95": {
+                "makespan_ratio_large": interval(
+                    outcomes["short-behind-long"], "makespan_s", arguments.seed
+                ),
+                "throughput_ratio_small": interval(
+                    outcomes["small-tokens"], "throughput_per_s", arguments.seed
+                ),
+            },
             "cases": {
-                case.trace: {"policy": case.policy.name, "max_batch": case.max_batch}
+                case.trace: {
+                    "policy": case.policy.name,
+                    "max_batch": case.max_batch,
+                    "rounds": 1 if arguments.quick else case.rounds,
+                }
                 for case in CASES
             },
             "traces": {name: asdict(outcome) for name, outcome in outcomes.items()},
@@ -138,7 +143,7 @@ def run(arguments: BenchArguments) -> Report:
 def run_case(case: Case, sources: Mapping[str, ModelSource], *, quick: bool) -> Outcome:
     """Measure what the trace's classes take, then replay it by both policies, in turns.
 
-    What the classes take is measured before and after each round, so that all see the same weather.
+    What the classes take is measured before, halfway and after, so that all see the same weather.
     """
     trace = load_trace(case.trace)
     # What is asked for does not depend on how long it takes; when it is asked for does.
@@ -146,18 +151,24 @@ def run_case(case: Case, sources: Mapping[str, ModelSource], *, quick: bool) -> 
     if quick:
         trace = _beginning(trace, case.quick_arrivals)
     bed = Bed(trace=trace, sources=sources, costs=CostModel())
-    asked = plan_arrivals(trace, estimates)
+    asked, num_rounds = plan_arrivals(trace, estimates), 1 if quick else case.rounds
     alone, stacks = [run_alone(bed, asked)], [run_stacks(bed, case.max_batch)]
     arrivals = plan_arrivals(trace, profiles_of(bed, alone, stacks))
     sides = {"baseline": (FifoRequest(), 1), "trial": (case.policy, case.max_batch)}
     rounds: dict[str, list[Replayed]] = {side: [] for side in sides}
-    for _ in range(1 if quick else ROUNDS):
-        for side, (policy, max_batch) in sides.items():
-            latents = alone[0].latents
-            found = run_trace(bed, arrivals, policy, max_batch=max_batch, alone=latents)
-            rounds[side].append(found)
-        alone.append(run_alone(bed, asked))
-        stacks.append(run_stacks(bed, case.max_batch))
+    with no_collection():
+        for index in range(num_rounds):
+            for side in sides if index % 2 == 0 else reversed(sides):
+                policy, max_batch = sides[side]
+                gc.collect()
+                found = run_trace(
+                    bed, arrivals, policy, max_batch=max_batch, alone=alone[0].latents
+                )
+                rounds[side].append(found)
+            if index in (num_rounds // 2, num_rounds - 1):
+                gc.collect()
+                alone.append(run_alone(bed, asked))
+                stacks.append(run_stacks(bed, case.max_batch))
     profiles = profiles_of(bed, alone, stacks)
     ran = {
         side: _ran(trace, arrivals, profiles, policy, rounds[side], stacked=max_batch > 1)
@@ -166,6 +177,9 @@ def run_case(case: Case, sources: Mapping[str, ModelSource], *, quick: bool) -> 
     return Outcome(
         unit_class=trace.unit_class,
         **ran,
+        clips=run_clips(bed, arrivals[:NUM_CLIPS], case.policy, max_batch=case.max_batch)
+        if case.clips
+        else None,
         optimum=optimum_figures(offline_optimum(trace, profiles, arrivals=arrivals)),
         profiles=profiles,
     )
@@ -192,48 +206,10 @@ def _ran(
             for name in runs[0]
             if all(name in run for run in runs)
         },
+        rounds=tuple(runs),
         predicted=run_figures(trace, simulate(trace, known, policy, arrivals=arrivals).run),
-        wrong_outputs=sum(each.wrong_outputs for each in rounds),
+        ends=sum_of(each.ends for each in rounds),
     )
-
-
-def figures_of(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
-    """Return the figures by name; each run's own figures are in the report's detail."""
-    long, tokens = outcomes["short-behind-long"], outcomes["small-tokens"]
-    sessions, tenants = outcomes["sessions"], outcomes["skewed-tenants"]
-    short, hits = "short_p95_over_alone", "deadline_hit_rate"
-    runs = [ran for outcome in outcomes.values() for ran in (outcome.baseline, outcome.trial)]
-    found = {
-        short: long.trial.measured[short],
-        f"baseline_{short}": long.baseline.measured[short],
-        f"optimum_{short}": long.optimum[f"optimum_{short}"],
-        "makespan_ratio": _ratio(long, "makespan_s"),
-        "throughput_ratio": _ratio(tokens, "throughput_per_s"),
-        "stacked_items": tokens.trial.measured["mean_items"],
-        hits: sessions.trial.measured[hits],
-        f"baseline_{hits}": sessions.baseline.measured[hits],
-        f"optimum_{hits}": sessions.optimum[f"optimum_{hits}"],
-        "jain_index": tenants.trial.measured.get("jain_index", math.nan),
-        "baseline_jain_index": tenants.baseline.measured.get("jain_index", math.nan),
-        "bursty_p95_ratio": _ratio(outcomes["bursty-mix"], "small_p95_s"),
-        "outputs_equal": float(not any(ran.wrong_outputs for ran in runs)),
-    }
-    for name, outcome in outcomes.items():
-        for side, ran in (("baseline", outcome.baseline), ("trial", outcome.trial)):
-            prefix = f"{name.replace('-', '_')}_{side}"
-            found[f"{prefix}_makespan_error"] = ran.error("makespan_s")
-            found[f"{prefix}_p95_error"] = ran.error(f"{outcome.unit_class}_p95_s")
-    return found | {
-        f"{kind}_error_most": max(
-            value for name, value in found.items() if name.endswith(f"_{kind}_error")
-        )
-        for kind in ("makespan", "p95")
-    }
-
-
-def _ratio(outcome: Outcome, name: str) -> float:
-    """Return what a figure is on trial over what it is by the baseline."""
-    return outcome.trial.measured[name] / outcome.baseline.measured[name]
 
 
 def _beginning(trace: Trace, count: int) -> Trace:

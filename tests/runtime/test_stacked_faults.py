@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ostinato.api import Engine
-from ostinato.errors import InternalError, NonFinite
+from ostinato.errors import InternalError, InvalidPlan, NonFinite
 from ostinato.models.builtin.card import open_builtin
 from ostinato.models.builtin.components import BuiltinTransformer
 from ostinato.request import Advice, Failed, Finished
@@ -189,3 +189,18 @@ def test_a_stack_that_always_fails_is_given_up(
     assert all(output.provenance.stacked_steps == 0 for output in outputs)
     # Three times a size of each of the ops that stack: predict, store.
     assert 0 < len(tried) <= 3 * 2 * 2 < num_steps * 3
+
+
+def test_plans_that_turn_out_unlike_run_one_by_one(
+    engine: Engine, resident: ResidentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [handle.result(WAIT_S) for handle in submit_all(engine)]
+
+    def unlike(*_: object) -> object:
+        raise InvalidPlan("plans that are stacked must have one and the same batch key")
+
+    monkeypatch.setattr("ostinato.runtime.turns.execute_together", unlike)
+    handles = submit_all(engine)
+    found = [handle.result(WAIT_S) for handle in handles]
+    assert all(map(equal, found, alone))
+    assert any("one and the same batch key" in str(output.advice) for output in found)

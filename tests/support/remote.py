@@ -28,6 +28,7 @@ class ThreadHost:
         self.folder = Path(tempfile.gettempdir())
         self.num_starts = 0
         self.fails = 0
+        self.failure: Exception = EngineLost("it would not start")
         self._end: str | None = None
         self._server: EngineServer | None = None
         self._thread = threading.Thread()
@@ -37,7 +38,7 @@ class ThreadHost:
         self.num_starts += 1
         if self.fails:
             self.fails -= 1
-            raise EngineLost("it would not start")
+            raise self.failure
         self._end = None
         self.address = tempfile.mkdtemp(prefix="ostinato-test-")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -107,10 +107,17 @@ def execute_together(
             return _shares(plans, stacked, exact=rules.exact)
     except BaseException as error:  # told by whichever plan raises it again, or else by all
         failed = error
-    alone = tuple(_alone(plan, component, pages) for plan in plans)
+    alone = execute_each(plans, component, pages)
     if failed is None or any(share.error is not None for share in alone):
         return alone
     return tuple(replace(share, stack_error=failed) for share in alone)
+
+
+def execute_each(
+    plans: Sequence[WorkPlan], component: Callable[[str], Component], pages: Pages
+) -> tuple[Share, ...]:
+    """Run plans one by one; a share for each, in order, with what went wrong for it alone."""
+    return tuple(_alone(plan, component, pages) for plan in plans)
 
 
 def _shares(

@@ -219,9 +219,11 @@ def _require_sound(max_batch: int, observer: Observer | None, weights: Mapping[s
 
 
 def _stop(worker: DeviceWorker, keeper: CostKeeper | None) -> None:
-    worker.stop()
-    if keeper is not None:
-        keeper.close()
+    try:
+        worker.stop()
+    finally:
+        if keeper is not None:
+            keeper.close()
 
 
 def _check(model: ResidentModel, program: Program, spec: GenerationSpec) -> None:

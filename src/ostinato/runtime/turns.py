@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,7 +15,8 @@ from ostinato.backend.batch_rules import (
     probe_batch_rules,
 )
 from ostinato.card import ModelCard
-from ostinato.loop.batch import Share, execute_together
+from ostinato.errors import InvalidPlan
+from ostinato.loop.batch import Share, execute_each, execute_together
 from ostinato.runtime.failure import typed
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.stacking import Batching
@@ -82,14 +83,17 @@ class Turns:
     def _together(
         self, group: Sequence[RunningRequest], threads: int
     ) -> tuple[list[End | None], Sequence[Share], float]:
-        started = time.perf_counter()
+        started, model = time.perf_counter(), group[0].model
         try:
-            rules = self._rules_of(group[0].model.card, threads)
+            rules = self._rules_of(model.card, threads)
             # What the probe takes is nobody's device time, and neither is a trial of shapes.
             started, tried_s = time.perf_counter(), rules.trials_s
-            model, plans = group[0].model, [running.plan for running in group]
+            plans = [running.plan for running in group]
             shares = execute_together(plans, model.component, model.pages, rules)
             started += rules.trials_s - tried_s
+        except InvalidPlan as error:  # unlike plans are no reason for any of them to fail
+            each = execute_each([running.plan for running in group], model.component, model.pages)
+            shares = tuple(replace(share, stack_error=error) for share in each)
         except BaseException as error:  # theirs, not the worker's: the others go on
             fault = typed(error, f"a stack of {len(group)} requests failed")
             shares = (Share(error=fault),) * len(group)

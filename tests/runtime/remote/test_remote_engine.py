@@ -251,8 +251,18 @@ def test_a_submission_that_is_lost_raises(engine: RemoteEngine, host: ThreadHost
     assert engine.run([request()])
 
 
-def test_restarts_are_tried_with_patience_and_given_up(builtin: ModelSource) -> None:
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (EngineLost("it would not start"), "it would not start"),
+        (RuntimeError("can't start new thread"), "RuntimeError: can't start new thread"),
+    ],
+)
+def test_restarts_are_tried_with_patience_and_given_up(
+    builtin: ModelSource, failure: Exception, said: str
+) -> None:
     host = ThreadHost(Engine)
+    host.failure = failure
     with remote(host, Supervision(max_losses=2)) as engine:
         engine.add(builtin)
         host.fails = 1
@@ -261,7 +271,7 @@ def test_restarts_are_tried_with_patience_and_given_up(builtin: ModelSource) -> 
         assert host.num_starts == 3
         host.fails = 9
         lose(engine, host)
-        with pytest.raises(EngineClosed, match="it would not start; it was lost 3 times in a row"):
+        with pytest.raises(EngineClosed, match=f"{said}; it was lost 3 times in a row"):
             engine.submit(request())
         assert host.num_starts == 5
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ostinato.card import ModelSource
 from ostinato.errors import BadInput, EngineClosed, EngineLost, OstinatoError
+from ostinato.runtime.failure import said
 from ostinato.runtime.remote.channel import READER_NAME, WRITER_NAME
 from ostinato.runtime.remote.link import CLOSED, Link
 from ostinato.runtime.remote.process import EngineHost
@@ -155,22 +156,28 @@ class Supervisor:
                 self._lost = False
             try:
                 self._open()
-            except OstinatoError as error:
+            except Exception as error:  # also of a machine that has no room: who waits must hear
                 with self._changed:
                     self._losses += 1
-                    self._last_loss = str(error)
+                    self._last_loss = (
+                        str(error) if isinstance(error, OstinatoError) else said(error)
+                    )
             else:
                 return True
 
     def _open(self) -> None:
         """Have a process that knows our models; raises EngineLost or what it says to a model."""
-        self._host.start()
-        link = Link(
-            self._host.connect(),
-            explain=self._explain,
-            start_s=self._supervision.start_s,
-            silence_s=self._supervision.silence_s,
-        )
+        try:
+            self._host.start()
+            link = Link(
+                self._host.connect(),
+                explain=self._explain,
+                start_s=self._supervision.start_s,
+                silence_s=self._supervision.silence_s,
+            )
+        except BaseException:
+            self._host.kill()
+            raise
         try:
             self._await(link.welcome)
             for source in self.sources.values():

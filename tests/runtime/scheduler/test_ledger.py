@@ -42,9 +42,11 @@ def test_what_a_unit_took_is_charged_by_items() -> None:
     assert ledger.snapshot(0.5).ready == ()
     ledger.stop(unit, 4.0)
     ledger.proceed(A, replace(UNIT, remaining_s=2.0), 4.0)
-    ledger.leave(B)
     seen = ledger.snapshot(4.0)
     assert {name: share.attained_s for name, share in seen.tenants.items()} == {"a": 1.0, "b": 3.0}
+    ledger.leave(B)
+    seen = ledger.snapshot(4.0)
+    assert set(seen.tenants) == {"a"}
     (entry,) = seen.ready
     assert (entry.attained_s, entry.last_turn, entry.device) == (1.0, 1, 0)
     assert (entry.waiting_since_s, entry.remaining_s) == (4.0, 2.0)
@@ -57,8 +59,9 @@ def test_who_has_left_is_not_charged() -> None:
     ledger.start(unit, 0.0, tick=1)
     ledger.leave(A)
     ledger.stop(unit, 2.0)
+    ledger.submit(waiting("c", tenant="ta", arrival=2))
     shares = ledger.snapshot(2.0).tenants
-    assert (shares["ta"].attained_s, shares["tb"].attained_s) == (0.0, 2.0)
+    assert (shares["ta"].claim, shares["tb"].attained_s) == (2.0, 2.0)  # level, and no more
 
 
 def test_compute_is_given_back_as_it_is_spent() -> None:

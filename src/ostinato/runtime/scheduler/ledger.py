@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ostinato.runtime.scheduler.admission import Reservations
+from ostinato.runtime.scheduler.shares import Shares
 from ostinato.runtime.scheduler.snapshot import (
     Decision,
     Device,
@@ -18,7 +19,6 @@ from ostinato.runtime.scheduler.snapshot import (
     Ready,
     Snapshot,
     StackTable,
-    TenantShare,
     Waiting,
 )
 from ostinato.tasks import RequestId
@@ -60,9 +60,7 @@ class Ledger:
     ) -> None:
         """Take what the pool has, and the tenants' weights (1.0 for one that is not named)."""
         self.reservations = Reservations(capacity)
-        self._weights = dict(weights or {})
-        self._tenants: dict[str, TenantShare] = {}
-        self._present: Counter[str] = Counter()
+        self._shares = Shares(weights or {})
         self._waiting: dict[RequestId, Waiting] = {}
         self._ready: dict[RequestId, Ready] = {}
         self._running: dict[RequestId, _Turn] = {}
@@ -74,7 +72,7 @@ class Ledger:
         weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
         self.reservations.require_feasible(waiting.request_id, waiting.need + weights)
         self._waiting[waiting.request_id] = waiting
-        self._enter(waiting.tenant)
+        self._shares.enter(waiting.tenant)
 
     @property
     def has_work(self) -> bool:
@@ -108,7 +106,7 @@ class Ledger:
             waiting=waiting,
             ready=ready,
             devices=tuple(self._devices),
-            tenants=dict(self._tenants),
+            tenants=self._shares.present,
             room=self.reservations.room,
             top_priority=max([0, *(entry.priority for entry in (*waiting, *ready))]),
             resident=self.reservations.resident,
@@ -158,11 +156,7 @@ class Ledger:
         items = sum(turn.ready.items for turn in here)
         for turn in here:
             turn.device_s = device_s * turn.ready.items / items
-            tenant = turn.ready.tenant
-            share = self._tenants[tenant]
-            self._tenants[tenant] = TenantShare(
-                weight=share.weight, attained_s=share.attained_s + turn.device_s
-            )
+            self._shares.charge(turn.ready.tenant, turn.device_s)
 
     def proceed(self, request_id: RequestId, following: NextUnit, now: float) -> None:
         """Make a request ready for its next unit, and give back what it no longer needs."""
@@ -196,15 +190,4 @@ class Ledger:
         )
         for entry in entries:
             if entry is not None:
-                self._present[entry.tenant] -= 1
-
-    def _enter(self, tenant: str) -> None:
-        share = self._tenants.get(tenant)
-        if share is None:
-            share = TenantShare(weight=self._weights.get(tenant, 1.0), attained_s=0.0)
-        if not self._present[tenant]:
-            others = [self._tenants[name].claim for name, n in self._present.items() if n > 0]
-            level = min(others, default=0.0) * share.weight
-            share = replace(share, attained_s=max(share.attained_s, level))
-        self._tenants[tenant] = share
-        self._present[tenant] += 1
+                self._shares.leave(entry.tenant)

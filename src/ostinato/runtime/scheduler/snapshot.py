@@ -92,8 +92,8 @@ class Device:
 class TenantShare:
     """weight: its part of the pool against the others'. attained_s: device-seconds it has had.
 
-    A tenant that comes back after a pause starts level with the least of those present: nobody
-    saves up a claim on the future.
+    A tenant that comes starts level with the least of those present at least: nobody saves up a
+    claim on the future. Who had an idle pool to itself owes nobody for it: see `Shares`.
     """
 
     weight: float
@@ -109,8 +109,9 @@ class TenantShare:
 class Snapshot:
     """All that a decision depends on.
 
-    room: what is not reserved. top_priority: the highest of those that wait or are ready, if it is
-    above 0. resident: components whose weights have their room. stacks: by stack key.
+    tenants: those that have a request here. room: what is not reserved. top_priority: the highest
+    of those that wait or are ready, if it is above 0. resident: components whose weights have
+    their room. stacks: by stack key.
     """
 
     tick: int

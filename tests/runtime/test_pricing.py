@@ -69,7 +69,30 @@ def test_what_was_learnt_is_the_price(model: ResidentModel, spec: GenerationSpec
     for _ in range(5):
         pricing.learn(pricing.price(upcoming(model, spec, plan())), (0.5, 0.25))
     assert pricing.price(upcoming(model, spec, plan())).unit.unit_s == pytest.approx(0.75)
-    assert pricing.total_s(model, spec, {"rollout": 4}) == pytest.approx(3.0)
+    assert pricing.total(model, spec, {"rollout": 4}).seconds == pytest.approx(3.0)
+
+
+def test_what_was_not_measured_is_told_apart(model: ResidentModel, spec: GenerationSpec) -> None:
+    pricing = Pricing(CostModel(), 1)
+    first = pricing.price(upcoming(model, spec, plan())).unit
+    assert first.unmeasured_s == pytest.approx(first.remaining_s)
+    for _ in range(3):
+        pricing.learn(pricing.price(upcoming(model, spec, plan())), (0.5, 0.25))
+    assert pricing.price(upcoming(model, spec, plan())).unit.unmeasured_s == 0.0
+    other = pricing.price(upcoming(model, spec, plan(samples=4))).unit
+    assert other.unmeasured_s == pytest.approx(other.unit_s - 0.25)  # all but its `advance`
+    seconds, unmeasured_s = pricing.total(model, spec, {"rollout": 4, "decode": 1})
+    assert unmeasured_s == pytest.approx(seconds - 3.0)
+
+
+def test_a_unit_of_its_node_is_learnt_from_stacks(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    one = pricing.price(upcoming(model, spec, store_plan()))
+    for _ in range(5):
+        pricing.learn_stack((one, one), 0.3, (0.01, 0.03))
+    assert pricing.total(model, spec, {"rollout": 1}) == (pytest.approx(0.17, rel=0.07), 0.0)
 
 
 def test_a_unit_is_well_known_once_its_calls_are(

@@ -66,10 +66,8 @@ class Desk:
 
     def take(self, running: RunningRequest) -> None:
         """Book a request that has arrived; one that can never be admitted fails."""
-        total_s = self._pricing.total_s(
-            running.model, running.spec, running.selection.plans_by_node
-        )
-        waiting = waiting_of(running, total_s)
+        total = self._pricing.total(running.model, running.spec, running.selection.plans_by_node)
+        waiting = waiting_of(running, total.seconds, total.unmeasured_s)
         try:
             self._ledger.submit(waiting)
             if self._lead is not None:

@@ -66,6 +66,13 @@ class Priced(NamedTuple):
     whole: PricedCall
 
 
+class Total(NamedTuple):
+    """Predicted device-seconds; unmeasured_s: the part that was seldom measured or never."""
+
+    seconds: float
+    unmeasured_s: float
+
+
 class Pricing:
     """Used on the device worker only."""
 
@@ -90,30 +97,33 @@ class Pricing:
         """
         shape = self._shape(upcoming)
         whole = self._whole(upcoming, upcoming.node)
-        whole_s = self.costs.predict(*whole)
-        unit_s = whole_s
-        if shape is not None:
-            unit_s = sum(self.costs.predict(*entry) for entry in shape.entries)
-        left_s = self.total_s(upcoming.model, upcoming.spec, upcoming.plans_left)
+        as_whole = self._add_up((whole,))
+        here = as_whole if shape is None else self._add_up(shape.entries)
+        left = self.total(upcoming.model, upcoming.spec, upcoming.plans_left)
         stack = shape.stack if shape is not None else None
         unit = NextUnit(
-            unit_s=unit_s,
-            remaining_s=max(unit_s, left_s + unit_s - whole_s),
+            unit_s=here.seconds,
+            remaining_s=max(here.seconds, left.seconds + here.seconds - as_whole.seconds),
+            unmeasured_s=max(0.0, left.unmeasured_s + here.unmeasured_s - as_whole.unmeasured_s),
             stack=None if stack in self._forbidden else stack,
             items=len(upcoming.plan.calls) if upcoming.plan is not None else 1,
         )
         return Priced(unit, shape, whole)
 
-    def total_s(
-        self, model: ResidentModel, spec: GenerationSpec, plans: Mapping[str, int]
-    ) -> float:
+    def total(self, model: ResidentModel, spec: GenerationSpec, plans: Mapping[str, int]) -> Total:
         """Price so many plans of each node."""
         upcoming = NextPlan(model, spec, "", None, False, plans)
-        return sum(
-            count * self.costs.predict(*self._whole(upcoming, node))
-            for node, count in plans.items()
-            if count
-        )
+        seconds = unmeasured_s = 0.0
+        for node, count in plans.items():
+            if count:
+                one = self._add_up((self._whole(upcoming, node),))
+                seconds += count * one.seconds
+                unmeasured_s += count * one.unmeasured_s
+        return Total(seconds, unmeasured_s)
+
+    def _add_up(self, entries: Sequence[PricedCall]) -> Total:
+        priced = [(self.costs.predict(*e), self.costs.num_measured(*e)) for e in entries]
+        return Total(sum(s for s, _ in priced), sum(s for s, times in priced if times < TRIALS))
 
     def stack_costs(self, stack: str) -> StackTable:
         """Return what stacked calls of a key are taken to cost, each plan's `advance` included."""
@@ -155,8 +165,9 @@ class Pricing:
         self.costs.observe(*stack, scale * executed_s)
         for shape, advance_s in zip(shapes, advances_s, strict=True):
             self.costs.observe(*shape.entries[-1], advance_s)
-        if len(group) == 1:
-            self.costs.observe(*group[0].whole, executed_s + sum(advances_s))
+        for priced, shape, advance_s in zip(group, shapes, advances_s, strict=True):
+            part = (len(shape.entries) - 1) / len(calls)
+            self.costs.observe(*priced.whole, part * executed_s + advance_s)
 
     def forbid(self, stack: str) -> None:
         """Never stack by this key again: the rules of this processor do not allow it."""

@@ -93,6 +93,18 @@ def test_what_can_never_fit_is_refused_with_numbers() -> None:
     assert not ledger.has_work
 
 
+def test_a_guess_refuses_nobody_and_takes_the_whole_pool_at_most() -> None:
+    ledger = Ledger(capacity=replace(UNLIMITED, compute_s=10.0))
+    need = Resources(compute_s=30.0)
+    ledger.submit(waiting("a", need=need, unmeasured_s=25.0))
+    with pytest.raises(AdmissionInfeasible, match=r"compute_s 15 of 10"):
+        ledger.submit(waiting("b", need=need, unmeasured_s=15.0))
+    decision = decide(ledger.snapshot(0.0), FifoRequest())
+    ledger.admit(decision, {A: UNIT})
+    assert decision.admitted == ("a",)
+    assert ledger.snapshot(0.0).room.compute_s == 0.0
+
+
 def test_stacks_are_priced_where_two_could_share() -> None:
     ledger = Ledger()
     for index, name in enumerate("abc"):

@@ -33,6 +33,7 @@ class NextUnit:
 
     unit_s: float
     remaining_s: float
+    unmeasured_s: float = 0.0
     stack: str | None = None
     items: int = 1
     move_s: float | None = None
@@ -68,10 +69,17 @@ class Ledger:
         self._tick = 0
 
     def submit(self, waiting: Waiting) -> None:
-        """Let a request wait for admission; raises AdmissionInfeasible when it never can be."""
+        """Let a request wait for admission; raises AdmissionInfeasible when it never can be.
+
+        What was never measured refuses nobody, or it never would be: at most it takes all
+        device-seconds that the pool has.
+        """
         weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
-        self.reservations.require_feasible(waiting.request_id, waiting.need + weights)
-        self._waiting[waiting.request_id] = waiting
+        need, limit_s = waiting.need, self.reservations.capacity.compute_s
+        certain = replace(need, compute_s=max(0.0, need.compute_s - waiting.unmeasured_s))
+        self.reservations.require_feasible(waiting.request_id, certain + weights)
+        booked = replace(need, compute_s=min(need.compute_s, limit_s))
+        self._waiting[waiting.request_id] = replace(waiting, need=booked)
         self._shares.enter(waiting.tenant)
 
     @property
@@ -133,6 +141,7 @@ class Ledger:
                 attained_s=0.0,
                 unit_s=following.unit_s,
                 remaining_s=following.remaining_s,
+                unmeasured_s=following.unmeasured_s,
                 stack=following.stack,
                 items=following.items,
                 move_s=following.move_s,
@@ -169,6 +178,7 @@ class Ledger:
             attained_s=turn.ready.attained_s + turn.device_s,
             unit_s=following.unit_s,
             remaining_s=following.remaining_s,
+            unmeasured_s=following.unmeasured_s,
             stack=following.stack,
             items=following.items,
             move_s=following.move_s,

@@ -47,7 +47,7 @@ spec = resolve(
     model.card, request(num_frames=12, num_inference_steps=8, guidance_scale=1.0), "r1"
 )
 pricing = Pricing(CostStore.of_this_process(kernel_threads()).load().to_model(), 1)
-print(json.dumps({node: pricing.total_s(model, spec, {node: 1}) for node in sys.argv[2:]}))
+print(json.dumps({node: pricing.total(model, spec, {node: 1}).seconds for node in sys.argv[2:]}))
 assert not model.loaded
 """
 

@@ -12,7 +12,8 @@ from ostinato.loop.batch import batch_key
 from ostinato.models.builtin.card import open_builtin
 from ostinato.request import GenerationSpec
 from ostinato.runtime import ResidentModel, Stacking
-from ostinato.runtime.pricing import NextPlan, Pricing
+from ostinato.runtime.priced import NextPlan
+from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.resolve import resolve
 from ostinato.runtime.scheduler import StackTable
 from ostinato.runtime.signature import plan_signature
@@ -69,7 +70,30 @@ def test_what_was_learnt_is_the_price(model: ResidentModel, spec: GenerationSpec
     for _ in range(5):
         pricing.learn(pricing.price(upcoming(model, spec, plan())), (0.5, 0.25))
     assert pricing.price(upcoming(model, spec, plan())).unit.unit_s == pytest.approx(0.75)
-    assert pricing.total_s(model, spec, {"rollout": 4}) == pytest.approx(3.0)
+    assert pricing.total(model, spec, {"rollout": 4}).seconds == pytest.approx(3.0)
+
+
+def test_what_was_not_measured_is_told_apart(model: ResidentModel, spec: GenerationSpec) -> None:
+    pricing = Pricing(CostModel(), 1)
+    first = pricing.price(upcoming(model, spec, plan())).unit
+    assert first.unmeasured_s == pytest.approx(first.remaining_s)
+    for _ in range(3):
+        pricing.learn(pricing.price(upcoming(model, spec, plan())), (0.5, 0.25))
+    assert pricing.price(upcoming(model, spec, plan())).unit.unmeasured_s == 0.0
+    other = pricing.price(upcoming(model, spec, plan(samples=4))).unit
+    assert other.unmeasured_s == pytest.approx(other.unit_s - 0.25)  # all but its `advance`
+    seconds, unmeasured_s = pricing.total(model, spec, {"rollout": 4, "decode": 1})
+    assert unmeasured_s == pytest.approx(seconds - 3.0)
+
+
+def test_a_unit_of_its_node_is_learnt_from_stacks(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
+    pricing = Pricing(CostModel(), 4)
+    one = pricing.price(upcoming(model, spec, store_plan()))
+    for _ in range(5):
+        pricing.learn_stack((one, one), 0.3, (0.01, 0.03))
+    assert pricing.total(model, spec, {"rollout": 1}) == (pytest.approx(0.17, rel=0.07), 0.0)
 
 
 def test_a_unit_is_well_known_once_its_calls_are(
@@ -77,13 +101,12 @@ def test_a_unit_is_well_known_once_its_calls_are(
 ) -> None:
     pricing = Pricing(CostModel(), 4)
     assert pricing.known(upcoming(model, spec, plan())) is None
+    priced = pricing.price(upcoming(model, spec, plan()))
+    assert priced.shape is not None
+    assert pricing.known(upcoming(model, spec, plan())) is priced.shape
     for _ in range(16):
-        priced = pricing.price(upcoming(model, spec, plan()))
-        assert priced.shape is not None
-        assert pricing.known(upcoming(model, spec, plan())) is priced.shape
         assert not pricing.well_known(priced.shape, stacked=False)
         pricing.learn(priced, (0.5, 0.25))
-    assert priced.shape is not None
     assert pricing.well_known(priced.shape, stacked=False)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ostinato.runtime.pricing import Priced, Pricing, Shape
+from ostinato.runtime.priced import Priced, Shape
+from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.running import RunningRequest
 from ostinato.runtime.turns import Ran, Turns
 from ostinato.tasks import RequestId

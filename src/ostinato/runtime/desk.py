@@ -9,7 +9,8 @@ from ostinato.runtime.about import AboutUnit
 from ostinato.runtime.alone import Alone
 from ostinato.runtime.failure import twin, typed
 from ostinato.runtime.needs import waiting_of
-from ostinato.runtime.pricing import Priced, Pricing
+from ostinato.runtime.priced import Priced
+from ostinato.runtime.pricing import Pricing
 from ostinato.runtime.ranks import Lead
 from ostinato.runtime.room import Room
 from ostinato.runtime.running import RunningRequest
@@ -66,10 +67,8 @@ class Desk:
 
     def take(self, running: RunningRequest) -> None:
         """Book a request that has arrived; one that can never be admitted fails."""
-        total_s = self._pricing.total_s(
-            running.model, running.spec, running.selection.plans_by_node
-        )
-        waiting = waiting_of(running, total_s)
+        total = self._pricing.total(running.model, running.spec, running.selection.plans_by_node)
+        waiting = waiting_of(running, total.seconds, total.unmeasured_s)
         try:
             self._ledger.submit(waiting)
             if self._lead is not None:

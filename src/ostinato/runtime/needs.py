@@ -14,8 +14,8 @@ _RGB = 3
 _PIXEL_BYTES = 4  # decoded pixels are float32 before they become whole levels
 
 
-def waiting_of(running: RunningRequest, compute_s: float) -> Waiting:
-    """Return what the scheduler knows of a request that waits; compute_s: as `need_of` has it."""
+def waiting_of(running: RunningRequest, compute_s: float, unmeasured_s: float = 0.0) -> Waiting:
+    """Return what the scheduler knows of a request that waits; seconds as it has them."""
     claim = running.claim
     return Waiting(
         request_id=running.spec.request_id,
@@ -26,6 +26,7 @@ def waiting_of(running: RunningRequest, compute_s: float) -> Waiting:
         deadline_s=claim.deadline_s,
         need=need_of(running.selection, running.spec, compute_s),
         remaining_s=compute_s,
+        unmeasured_s=unmeasured_s,
         weights=weights_of(running.model, running.selection),
     )
 

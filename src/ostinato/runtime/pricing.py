@@ -14,12 +14,12 @@ from typing import NamedTuple
 from ostinato.loop.batch import batch_key
 from ostinato.loop.cost import PricedCall, observe, plan_work
 from ostinato.request import GenerationSpec
+from ostinato.runtime.priced import NextPlan, Priced, Shape, Total, signature_of, stack_of
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.scheduler import NextUnit, StackTable
-from ostinato.runtime.signature import plan_signature
 from ostinato.runtime.stack_table import TRIALS, stack_table
 from ostinato.runtime.stacking import Stacking
-from ostinato.work import CostKey, CostModel, OpWork, WorkPlan
+from ostinato.work import CostKey, CostModel, OpWork
 
 _UNIT_OP = "unit"
 # Stands for the shape of a unit whose calls are not known yet; measurements put the scale right.
@@ -29,43 +29,6 @@ _TABLE_USES = 8  # of a table of stacked costs before it is made anew from what 
 # One in so many tables has sizes tried again that did not pay: nothing else would measure them.
 _RETRIED = 32
 _LEAST = 2  # calls of a stack
-
-
-class NextPlan(NamedTuple):
-    """What is known of a request's next unit before it runs.
-
-    plan: None before the request has begun, or when its components are not in memory.
-    stackable: whether it may share a forward. plans_left: plans that each node has yet to run, this
-    one among them.
-    """
-
-    model: ResidentModel
-    spec: GenerationSpec
-    node: str
-    plan: WorkPlan | None
-    stackable: bool
-    plans_left: Mapping[str, int]
-
-
-class Shape(NamedTuple):
-    """What all plans of one shape share; entries: of its calls and its `advance`.
-
-    stack: what plans can be stacked by, None for one that runs alone.
-    """
-
-    entries: tuple[PricedCall, ...]
-    stack: str | None
-
-
-class Priced(NamedTuple):
-    """A next unit with its price, and by what it is measured; no tensor of the request.
-
-    shape: None where its calls are not known. whole: the entry of the unit as one of its node.
-    """
-
-    unit: NextUnit
-    shape: Shape | None
-    whole: PricedCall
 
 
 class _Table(NamedTuple):
@@ -100,30 +63,33 @@ class Pricing:
         """
         shape = self._shape(upcoming)
         whole = self._whole(upcoming, upcoming.node)
-        whole_s = self.costs.predict(*whole)
-        unit_s = whole_s
-        if shape is not None:
-            unit_s = sum(self.costs.predict(*entry) for entry in shape.entries)
-        left_s = self.total_s(upcoming.model, upcoming.spec, upcoming.plans_left)
+        as_whole = self._add_up((whole,))
+        here = as_whole if shape is None else self._add_up(shape.entries)
+        left = self.total(upcoming.model, upcoming.spec, upcoming.plans_left)
         stack = shape.stack if shape is not None else None
         unit = NextUnit(
-            unit_s=unit_s,
-            remaining_s=max(unit_s, left_s + unit_s - whole_s),
+            unit_s=here.seconds,
+            remaining_s=max(here.seconds, left.seconds + here.seconds - as_whole.seconds),
+            unmeasured_s=max(0.0, left.unmeasured_s + here.unmeasured_s - as_whole.unmeasured_s),
             stack=None if self._most_of(stack) < _LEAST else stack,
             items=len(upcoming.plan.calls) if upcoming.plan is not None else 1,
         )
         return Priced(unit, shape, whole)
 
-    def total_s(
-        self, model: ResidentModel, spec: GenerationSpec, plans: Mapping[str, int]
-    ) -> float:
+    def total(self, model: ResidentModel, spec: GenerationSpec, plans: Mapping[str, int]) -> Total:
         """Price so many plans of each node."""
         upcoming = NextPlan(model, spec, "", None, False, plans)
-        return sum(
-            count * self.costs.predict(*self._whole(upcoming, node))
-            for node, count in plans.items()
-            if count
-        )
+        seconds = unmeasured_s = 0.0
+        for node, count in plans.items():
+            if count:
+                one = self._add_up((self._whole(upcoming, node),))
+                seconds += count * one.seconds
+                unmeasured_s += count * one.unmeasured_s
+        return Total(seconds, unmeasured_s)
+
+    def _add_up(self, entries: Sequence[PricedCall]) -> Total:
+        priced = [(self.costs.predict(*e), self.costs.num_measured(*e)) for e in entries]
+        return Total(sum(s for s, _ in priced), sum(s for s, times in priced if times < TRIALS))
 
     def stack_costs(self, stack: str) -> StackTable:
         """Return what stacked calls of a key are taken to cost, each plan's `advance` included."""
@@ -164,8 +130,9 @@ class Pricing:
         self.costs.observe(*stack, scale * executed_s)
         for shape, advance_s in zip(shapes, advances_s, strict=True):
             self.costs.observe(*shape.entries[-1], advance_s)
-        if len(group) == 1:
-            self.costs.observe(*group[0].whole, executed_s + sum(advances_s))
+        for priced, shape, advance_s in zip(group, shapes, advances_s, strict=True):
+            part = (len(shape.entries) - 1) / len(calls)
+            self.costs.observe(*priced.whole, part * executed_s + advance_s)
 
     def forbid(self, stack: str, items: int) -> None:
         """Never stack so many calls of a key again: the rules of batching do not allow it."""
@@ -183,7 +150,7 @@ class Pricing:
 
     def known(self, upcoming: NextPlan) -> Shape | None:
         """Return the shape of a unit whose like was priced before, None for a new one."""
-        return None if upcoming.plan is None else self._shapes.get(_signature(upcoming))
+        return None if upcoming.plan is None else self._shapes.get(signature_of(upcoming))
 
     def _most_of(self, stack: str | None) -> int:
         return 0 if stack is None else self._most.get(stack, self._max_batch)
@@ -212,7 +179,7 @@ class Pricing:
     def _shape(self, upcoming: NextPlan) -> Shape | None:
         if upcoming.plan is None:
             return None
-        model_id, signature = upcoming.model.card.model_id, _signature(upcoming)
+        model_id, signature = upcoming.model.card.model_id, signature_of(upcoming)
         found = self._shapes.get(signature)
         if found is None:
             if len(self._shapes) >= _MOST_SHAPES:
@@ -245,15 +212,3 @@ class Pricing:
             work = OpWork(flops=_FLOPS_PER_PIXEL * pixels)
             found = self._wholes[signature] = PricedCall(key, work)
         return found
-
-
-def _signature(upcoming: NextPlan) -> Hashable:
-    assert upcoming.plan is not None, "what has no plan has no shape"
-    return (upcoming.model.card.model_id, upcoming.node, plan_signature(upcoming.plan))
-
-
-def stack_of(calls: Sequence[PricedCall]) -> PricedCall:
-    """Return the entry of calls that are stacked: as many of the largest of them."""
-    largest = max(calls, key=lambda call: call.work.flops)
-    key = largest.key._replace(items=len(calls))
-    return PricedCall(key, largest.work.times(len(calls)))

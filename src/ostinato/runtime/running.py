@@ -21,7 +21,7 @@ from ostinato.runtime.ending import Ending
 from ostinato.runtime.failure import typed, unstacked
 from ostinato.runtime.handle import Handle
 from ostinato.runtime.output import Output
-from ostinato.runtime.pricing import NextPlan
+from ostinato.runtime.priced import NextPlan
 from ostinato.runtime.resident import ResidentModel
 from ostinato.runtime.result import Spent, make_output
 from ostinato.runtime.selection import Selection

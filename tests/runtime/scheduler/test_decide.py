@@ -9,6 +9,7 @@ from ostinato.runtime.scheduler import (
     Device,
     FairShare,
     FifoRequest,
+    Ready,
     RoundRobin,
     ShortestRemaining,
     StackTable,
@@ -184,3 +185,37 @@ def test_a_pair_gives_up_its_own_stack_only_for_company_that_saves_more() -> Non
     assert (unit.request_ids, unit.predicted_s) == (("a",), 1.2)
     (both,) = decide(snapshot(pair, other, stacks={"k": cheap}), RoundRobin()).units
     assert (both.request_ids, both.predicted_s) == (("a", "b"), 1.5)
+
+
+def test_a_stack_pushes_nobody_past_a_deadline() -> None:
+    """Who waits beside it waits for all of the stack."""
+    lead = ready("lead", stack="k", deadline_s=1.6)
+    others = [ready(f"o{i}", stack="k", arrival=i, remaining_s=9.0) for i in range(2, 5)]
+    table = StackTable((1.0, 1.1, 1.2, 1.5))
+
+    def group(*third: Ready) -> int:
+        seen = snapshot(lead, *third, *others, stacks={"k": table})
+        return len(decide(seen, Deadline()).units[0].request_ids)
+
+    assert group() == 4
+    assert group(ready("third", arrival=1, deadline_s=2.25)) == 3
+    assert group(ready("third", arrival=1, deadline_s=2.0)) == 1  # in time only as the very next
+    assert group(ready("third", arrival=1, deadline_s=1.9)) == 4  # late in any case
+    chain = [ready(f"c{i}", arrival=1, deadline_s=s) for i, s in enumerate((2.9, 3.15))]
+    assert group(*chain) == 2
+    assert group(ready("third", arrival=1, deadline_s=2.25, stack="k")) == 4  # it joins
+    lead = replace(lead, remaining_s=3.0, deadline_s=3.6)
+    assert group(ready("third", arrival=1, deadline_s=4.25)) == 3  # behind all of the leader's
+
+
+def test_a_trial_of_own_calls_pushes_nobody_past_a_deadline() -> None:
+    pair = ready("pair", stack="k", items=2, unit_s=2.0, remaining_s=2.0, deadline_s=4.0)
+    dear = StackTable((1.0, 2.5), trial=2)
+
+    def stacked(*entries: Ready) -> bool:
+        return decide(snapshot(*entries, stacks={"k": dear}), Deadline()).units[0].stacked
+
+    assert stacked(pair)
+    assert not stacked(replace(pair, deadline_s=2.2))
+    assert stacked(pair, ready("third", arrival=1, deadline_s=4.5))
+    assert not stacked(replace(pair, deadline_s=3.0), ready("third", arrival=1, deadline_s=3.2))

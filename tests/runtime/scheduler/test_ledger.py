@@ -42,9 +42,11 @@ def test_what_a_unit_took_is_charged_by_items() -> None:
     assert ledger.snapshot(0.5).ready == ()
     ledger.stop(unit, 4.0)
     ledger.proceed(A, replace(UNIT, remaining_s=2.0), 4.0)
-    ledger.leave(B)
     seen = ledger.snapshot(4.0)
     assert {name: share.attained_s for name, share in seen.tenants.items()} == {"a": 1.0, "b": 3.0}
+    ledger.leave(B)
+    seen = ledger.snapshot(4.0)
+    assert set(seen.tenants) == {"a"}
     (entry,) = seen.ready
     assert (entry.attained_s, entry.last_turn, entry.device) == (1.0, 1, 0)
     assert (entry.waiting_since_s, entry.remaining_s) == (4.0, 2.0)
@@ -57,8 +59,9 @@ def test_who_has_left_is_not_charged() -> None:
     ledger.start(unit, 0.0, tick=1)
     ledger.leave(A)
     ledger.stop(unit, 2.0)
+    ledger.submit(waiting("c", tenant="ta", arrival=2))
     shares = ledger.snapshot(2.0).tenants
-    assert (shares["ta"].attained_s, shares["tb"].attained_s) == (0.0, 2.0)
+    assert (shares["ta"].claim, shares["tb"].attained_s) == (2.0, 2.0)  # level, and no more
 
 
 def test_compute_is_given_back_as_it_is_spent() -> None:
@@ -88,6 +91,18 @@ def test_what_can_never_fit_is_refused_with_numbers() -> None:
     with pytest.raises(AdmissionInfeasible, match=r"memory_bytes 12 of 10, pages 2 of 1"):
         ledger.submit(too_much)
     assert not ledger.has_work
+
+
+def test_a_guess_refuses_nobody_and_takes_the_whole_pool_at_most() -> None:
+    ledger = Ledger(capacity=replace(UNLIMITED, compute_s=10.0))
+    need = Resources(compute_s=30.0)
+    ledger.submit(waiting("a", need=need, unmeasured_s=25.0))
+    with pytest.raises(AdmissionInfeasible, match=r"compute_s 15 of 10"):
+        ledger.submit(waiting("b", need=need, unmeasured_s=15.0))
+    decision = decide(ledger.snapshot(0.0), FifoRequest())
+    ledger.admit(decision, {A: UNIT})
+    assert decision.admitted == ("a",)
+    assert ledger.snapshot(0.0).room.compute_s == 0.0
 
 
 def test_stacks_are_priced_where_two_could_share() -> None:

@@ -145,3 +145,11 @@ def test_only_deadlines_are_hopeless() -> None:
     seen = snapshot(lost)
     hopeless = [policy.name for policy in policies() if policy.hopeless(lost, seen)]
     assert hopeless == ["deadline"]
+
+
+def test_a_guess_gives_up_nobody() -> None:
+    late = ready("late", deadline_s=5.0, remaining_s=9.0)
+    assert decide(snapshot(late), Deadline()).hopeless == ("late",)
+    guessed = replace(late, unmeasured_s=6.0)
+    assert decide(snapshot(guessed), Deadline()).hopeless == ()
+    assert decide(snapshot(guessed, now=2.5), Deadline()).hopeless == ("late",)

@@ -22,6 +22,28 @@ class Ranked(NamedTuple):
     ready: Ready
 
 
+class Forward(NamedTuple):
+    """Who shares one, the leader first; stacked: whether all their calls are one."""
+
+    group: list[Ready]
+    stacked: bool
+    seconds: float
+
+
+class _Due(NamedTuple):
+    """One with a deadline; rest_s: what the leader runs before it, after its present unit."""
+
+    ready: Ready
+    rest_s: float
+
+
+class _Bystander(NamedTuple):
+    """One that waits for the leader's unit; room_s: what that may take by its deadline."""
+
+    ready: Ready
+    room_s: float
+
+
 def company(
     leader: Ranked,
     device: int,
@@ -29,26 +51,37 @@ def company(
     taken: AbstractSet[RequestId],
     snapshot: Snapshot,
     policy: Policy,
-) -> list[Ready]:
+) -> Forward:
     """Return the leader and those that share its forward, by their claim.
 
     As many as save most: what their units take one by one, less what the stack takes. Of one that
     would run before the leader's next unit anyway the whole unit counts, since both are done sooner
     together. One that would have had to wait delays those who would not, so only `YIELD` of its
     unit counts. A stack that is tried has room for anyone. Nobody joins or is joined beyond a
-    deadline, and a trial is taken for no faster than its parts.
+    deadline, a trial is taken for no faster than its parts, and no stack is so long that one of
+    those who wait beside it passes a deadline that it would have met.
     """
     group, most = [leader.ready], 1
     seconds, trial = snapshot.stacks.get(leader.ready.stack or "", StackTable())
     if not seconds:
-        return group
+        return Forward(group, stacked=False, seconds=leader.ready.unit_s)
     later = _after(leader.ready, snapshot)
     leader_rank = policy.rank(_having_run(leader.ready, later), later)
+    alone_s = _forward([leader.ready], seconds, tried=False).seconds
+    rest_s = max(0.0, leader.ready.remaining_s - leader.ready.unit_s)
+    due = [
+        _Due(other, 0.0 if policy.rank(other, later) < leader_rank else rest_s)
+        for _, other in order
+        if other.deadline_s is not None and other.request_id not in taken
+    ]
+    bystanders = _bystanders(alone_s, due, device, snapshot.now)
     # Prices of one table are comparable; those of units were made at other times, and a device has
     # its better and its worse moments.
     items, parts_s = leader.ready.items, leader.ready.items * seconds[0]
     counted_s = parts_s
     room_s, saved_s = _room_s(leader.ready, snapshot), _saved_alone_s(leader.ready, seconds)
+    tried = 1 < items <= min(trial, len(seconds))
+    tried = tried and max(seconds[items - 1], parts_s) <= _least_s(room_s, bystanders)
     for _, other in order:
         if items >= len(seconds):
             break
@@ -60,29 +93,44 @@ def company(
         stacked_s, within_s = seconds[joined - 1], min(room_s, _room_s(other, snapshot))
         own_s = other.items * seconds[0]
         most_s = max(stacked_s, parts_s + own_s) if joined <= trial else stacked_s
-        if most_s > within_s:
+        left = [each for each in bystanders if each.ready is not other]
+        if most_s > _least_s(within_s, left):
             continue
         group.append(other)
-        items, room_s, parts_s = joined, within_s, parts_s + own_s
+        items, room_s, parts_s, bystanders = joined, within_s, parts_s + own_s, left
         counted_s += own_s * (1.0 if policy.rank(other, later) < leader_rank else YIELD)
         if joined <= trial or counted_s - stacked_s > saved_s:
             most, saved_s = len(group), max(saved_s, counted_s - stacked_s)
-    return group[:most]
+    return _forward(group[:most], seconds, tried=tried)
 
 
-def is_stacked(group: Sequence[Ready], snapshot: Snapshot) -> bool:
-    """Whether the calls of a group are one forward; those of one request where that is cheaper."""
-    (leader, *others) = group
-    seconds, trial = snapshot.stacks.get(leader.stack or "", StackTable())
-    return bool(others) or 1 < leader.items <= trial or _saved_alone_s(leader, seconds) > 0
-
-
-def group_s(group: Sequence[Ready], snapshot: Snapshot) -> float:
-    """Return the predicted seconds of a group."""
-    if not is_stacked(group, snapshot):
-        return group[0].unit_s
+def _forward(group: list[Ready], seconds: Sequence[float], *, tried: bool) -> Forward:
+    """Return how a group runs; the calls of one request are stacked where that is cheaper."""
+    if len(group) == 1 and not tried and not _saved_alone_s(group[0], seconds):
+        return Forward(group, stacked=False, seconds=group[0].unit_s)
     items = sum(ready.items for ready in group)
-    return snapshot.stacks[group[0].stack or ""].seconds[items - 1]
+    return Forward(group, stacked=True, seconds=seconds[items - 1])
+
+
+def _bystanders(alone_s: float, due: Sequence[_Due], device: int, now: float) -> list[_Bystander]:
+    """Return those whose deadlines the leader's unit can still break.
+
+    alone_s: what that takes without company. due: the greatest claim first; they are taken to run
+    one after the other. One that can be in time only as the very next leaves the unit what it takes
+    alone.
+    """
+    found: list[_Bystander] = []
+    ahead_s = 0.0
+    for ready, rest_s in due:
+        spare_s = ready.slack_s(now) - rest_s
+        if ready.device in (None, device) and spare_s >= alone_s:
+            found.append(_Bystander(ready, max(alone_s, spare_s - ahead_s)))
+            ahead_s += ready.remaining_s
+    return found
+
+
+def _least_s(room_s: float, bystanders: Sequence[_Bystander]) -> float:
+    return min([room_s, *(each.room_s for each in bystanders)])
 
 
 def _saved_alone_s(leader: Ready, seconds: Sequence[float]) -> float:

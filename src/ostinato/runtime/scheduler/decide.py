@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from ostinato.runtime.scheduler.batching import Ranked, company, group_s, is_stacked
+from ostinato.runtime.scheduler.batching import Ranked, company
 from ostinato.runtime.scheduler.policy import Policy, Rank
 from ostinato.runtime.scheduler.snapshot import (
     Decision,
@@ -102,13 +102,13 @@ def _place(snapshot: Snapshot, order: Sequence[Ranked], policy: Policy) -> Itera
             leaders.append((ranked, device))
     taken = {ranked.ready.request_id for ranked, _ in leaders}
     for leader, device in leaders:
-        group = company(leader, device, order, taken, snapshot, policy)
-        taken.update(ready.request_id for ready in group)
+        forward = company(leader, device, order, taken, snapshot, policy)
+        taken.update(ready.request_id for ready in forward.group)
         yield Placed(
             device=device,
-            request_ids=tuple(ready.request_id for ready in group),
-            predicted_s=group_s(group, snapshot),
-            stacked=is_stacked(group, snapshot),
+            request_ids=tuple(ready.request_id for ready in forward.group),
+            predicted_s=forward.seconds,
+            stacked=forward.stacked,
             move_s=_move_s(leader.ready, device),
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ostinato.runtime.scheduler.admission import Reservations
+from ostinato.runtime.scheduler.shares import Shares
 from ostinato.runtime.scheduler.snapshot import (
     Decision,
     Device,
@@ -18,7 +19,6 @@ from ostinato.runtime.scheduler.snapshot import (
     Ready,
     Snapshot,
     StackTable,
-    TenantShare,
     Waiting,
 )
 from ostinato.tasks import RequestId
@@ -33,6 +33,7 @@ class NextUnit:
 
     unit_s: float
     remaining_s: float
+    unmeasured_s: float = 0.0
     stack: str | None = None
     items: int = 1
     move_s: float | None = None
@@ -60,9 +61,7 @@ class Ledger:
     ) -> None:
         """Take what the pool has, and the tenants' weights (1.0 for one that is not named)."""
         self.reservations = Reservations(capacity)
-        self._weights = dict(weights or {})
-        self._tenants: dict[str, TenantShare] = {}
-        self._present: Counter[str] = Counter()
+        self._shares = Shares(weights or {})
         self._waiting: dict[RequestId, Waiting] = {}
         self._ready: dict[RequestId, Ready] = {}
         self._running: dict[RequestId, _Turn] = {}
@@ -70,11 +69,18 @@ class Ledger:
         self._tick = 0
 
     def submit(self, waiting: Waiting) -> None:
-        """Let a request wait for admission; raises AdmissionInfeasible when it never can be."""
+        """Let a request wait for admission; raises AdmissionInfeasible when it never can be.
+
+        What was never measured refuses nobody, or it never would be: at most it takes all
+        device-seconds that the pool has.
+        """
         weights = Resources(memory_bytes=sum(size for _, size in waiting.weights))
-        self.reservations.require_feasible(waiting.request_id, waiting.need + weights)
-        self._waiting[waiting.request_id] = waiting
-        self._enter(waiting.tenant)
+        need, limit_s = waiting.need, self.reservations.capacity.compute_s
+        certain = replace(need, compute_s=max(0.0, need.compute_s - waiting.unmeasured_s))
+        self.reservations.require_feasible(waiting.request_id, certain + weights)
+        booked = replace(need, compute_s=min(need.compute_s, limit_s))
+        self._waiting[waiting.request_id] = replace(waiting, need=booked)
+        self._shares.enter(waiting.tenant)
 
     @property
     def has_work(self) -> bool:
@@ -108,7 +114,7 @@ class Ledger:
             waiting=waiting,
             ready=ready,
             devices=tuple(self._devices),
-            tenants=dict(self._tenants),
+            tenants=self._shares.present,
             room=self.reservations.room,
             top_priority=max([0, *(entry.priority for entry in (*waiting, *ready))]),
             resident=self.reservations.resident,
@@ -135,6 +141,7 @@ class Ledger:
                 attained_s=0.0,
                 unit_s=following.unit_s,
                 remaining_s=following.remaining_s,
+                unmeasured_s=following.unmeasured_s,
                 stack=following.stack,
                 items=following.items,
                 move_s=following.move_s,
@@ -158,11 +165,7 @@ class Ledger:
         items = sum(turn.ready.items for turn in here)
         for turn in here:
             turn.device_s = device_s * turn.ready.items / items
-            tenant = turn.ready.tenant
-            share = self._tenants[tenant]
-            self._tenants[tenant] = TenantShare(
-                weight=share.weight, attained_s=share.attained_s + turn.device_s
-            )
+            self._shares.charge(turn.ready.tenant, turn.device_s)
 
     def proceed(self, request_id: RequestId, following: NextUnit, now: float) -> None:
         """Make a request ready for its next unit, and give back what it no longer needs."""
@@ -175,6 +178,7 @@ class Ledger:
             attained_s=turn.ready.attained_s + turn.device_s,
             unit_s=following.unit_s,
             remaining_s=following.remaining_s,
+            unmeasured_s=following.unmeasured_s,
             stack=following.stack,
             items=following.items,
             move_s=following.move_s,
@@ -196,15 +200,4 @@ class Ledger:
         )
         for entry in entries:
             if entry is not None:
-                self._present[entry.tenant] -= 1
-
-    def _enter(self, tenant: str) -> None:
-        share = self._tenants.get(tenant)
-        if share is None:
-            share = TenantShare(weight=self._weights.get(tenant, 1.0), attained_s=0.0)
-        if not self._present[tenant]:
-            others = [self._tenants[name].claim for name, n in self._present.items() if n > 0]
-            level = min(others, default=0.0) * share.weight
-            share = replace(share, attained_s=max(share.attained_s, level))
-        self._tenants[tenant] = share
-        self._present[tenant] += 1
+                self._shares.leave(entry.tenant)

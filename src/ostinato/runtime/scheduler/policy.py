@@ -89,8 +89,10 @@ class FairShare:
 
     def rank(self, ready: Ready, snapshot: Snapshot) -> Rank:
         """Return priority, the tenant's claim, patience, the request's claim."""
-        waited_s = snapshot.now - ready.waiting_since_s
-        level = _raised(ready.priority, waited_s / self.age_s, snapshot)
+        level = ready.priority
+        if level < snapshot.top_priority:  # else it is not raised; this runs for all at every tick
+            waited_s = snapshot.now - ready.waiting_since_s
+            level = _raised(level, waited_s / self.age_s, snapshot)
         due_s = overdue_since(ready, snapshot.now, self.patience)
         tenant = _share(ready.tenant, snapshot)
         return (-level, tenant.claim, due_s, ready.attained_s, ready.arrival)
@@ -135,7 +137,8 @@ class Deadline:
 
     Earliest-deadline-first meets every set of deadlines on one device that can be met at all (Liu
     and Layland 1973), and falls apart when they cannot; so who cannot make it is cut off as soon
-    as the cost model knows. margin: a request is given up when its predicted seconds, less this
+    as the cost model knows: what was never measured gives up nobody, or it never would be. margin:
+    a request is given up when those of its predicted seconds that stand on measurements, less this
     share of them, do not fit. patience: a request without a deadline that has waited this many
     times its own unit is due at once.
     """
@@ -165,7 +168,8 @@ class Deadline:
 
     def hopeless(self, ready: Ready, snapshot: Snapshot) -> bool:
         """Whether even the device alone would bring it too late."""
-        return ready.slack_s(snapshot.now) < -self.margin * ready.remaining_s
+        known_s = max(0.0, ready.remaining_s - ready.unmeasured_s)
+        return ready.slack_s(snapshot.now) + ready.unmeasured_s < -self.margin * known_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,9 @@ DEFAULT_TENANT = "default"
 class Waiting:
     """A request that was submitted and not yet admitted.
 
-    need: its whole baseline. weights: (component, bytes) of what must be resident for it; those
-    that are resident already, or come with another request, take no room twice.
+    need: its whole baseline. unmeasured_s: the part of remaining_s that is a guess. weights:
+    (component, bytes) of what must be resident for it; those that are resident already, or come
+    with another request, take no room twice.
     """
 
     request_id: RequestId
@@ -31,6 +32,7 @@ class Waiting:
     deadline_s: float | None
     need: Resources
     remaining_s: float
+    unmeasured_s: float = 0.0
     weights: tuple[tuple[str, float], ...] = ()
 
 
@@ -41,7 +43,8 @@ class Ready:
     arrival: order of submission. arrived_s, waiting_since_s: when it came, and when it last got a
     turn or came. deadline_s: the instant after which its output is worth nothing, None for
     never. last_turn: the tick of its latest unit, -1 before the first. unit_s, remaining_s: its
-    next unit alone, and all its units to come. attained_s: what its units have cost so far.
+    next unit alone, and all its units to come; unmeasured_s: the part of remaining_s that is a
+    guess. attained_s: what its units have cost so far.
     stack: what its next unit can share a forward by, None for one that runs alone. items: calls
     that the unit brings into a stack. device: where its state lies, None before its first unit.
     move_s: what moving the state would take, None where it cannot move.
@@ -58,6 +61,7 @@ class Ready:
     unit_s: float
     remaining_s: float
     attained_s: float
+    unmeasured_s: float = 0.0
     stack: str | None = None
     items: int = 1
     device: int | None = None
@@ -92,8 +96,8 @@ class Device:
 class TenantShare:
     """weight: its part of the pool against the others'. attained_s: device-seconds it has had.
 
-    A tenant that comes back after a pause starts level with the least of those present: nobody
-    saves up a claim on the future.
+    A tenant that comes starts level with the least of those present at least: nobody saves up a
+    claim on the future. Who had an idle pool to itself owes nobody for it: see `Shares`.
     """
 
     weight: float
@@ -109,8 +113,9 @@ class TenantShare:
 class Snapshot:
     """All that a decision depends on.
 
-    room: what is not reserved. top_priority: the highest of those that wait or are ready, if it is
-    above 0. resident: components whose weights have their room. stacks: by stack key.
+    tenants: those that have a request here. room: what is not reserved. top_priority: the highest
+    of those that wait or are ready, if it is above 0. resident: components whose weights have
+    their room. stacks: by stack key.
     """
 
     tick: int

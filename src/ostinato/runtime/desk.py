@@ -103,6 +103,7 @@ class Desk:
         decision = decide(snapshot, self._policy)
         if self._witness is not None:
             self._witness.decided(snapshot, decision)
+        self._room.make(decision.evicted)
         if self._lead is not None:
             self._lead.decided(decision)
         self._admit(decision)
@@ -112,8 +113,6 @@ class Desk:
             self._fail(running, running.hopeless_error(remaining_s), now)
         for unit in decision.units:
             self._run(unit, now, snapshot.tick)
-        if not (decision.admitted or decision.units or decision.hopeless):
-            self._room.make()
 
     def close(self) -> None:
         """Cancel every request."""

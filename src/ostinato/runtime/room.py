@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ostinato.runtime.ranks import Lead
 from ostinato.runtime.resident import ResidentModel
@@ -24,18 +24,14 @@ class Room:
         """Note whose weights a request has booked."""
         self._owners.update((component, model) for component, _ in waiting.weights)
 
-    def make(self) -> None:
-        """Unload all weights: only they keep those who wait from being admitted.
-
-        On one device nothing runs between ticks, so with nothing ready nothing is admitted.
-        """
-        for component in self._ledger.reservations.weights:
+    def make(self, evicted: Iterable[str]) -> None:
+        """Unload what a decision says, on every rank; the ledger takes its room back itself."""
+        for component in evicted:
             model = self._owners[component]
             name = component.removeprefix(f"{model.card.model_id}/")
             if self._lead is not None:
                 self._lead.unloaded(model, name)
             model.unload(name)
-            self._ledger.reservations.drop(component)
 
     def level(self, here: Collection[RunningRequest]) -> Level:
         """Return how full the engine is; here: the requests that have not ended."""

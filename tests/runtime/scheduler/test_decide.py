@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from ostinato.runtime.scheduler import (
     Deadline,
+    Decision,
     Device,
     FairShare,
     FifoRequest,
+    Ledger,
+    NextUnit,
     Ready,
     RoundRobin,
     ShortestRemaining,
@@ -16,6 +19,7 @@ from ostinato.runtime.scheduler import (
     decide,
 )
 from ostinato.runtime.scheduler.decide import BYPASS_S
+from ostinato.tasks import RequestId
 from ostinato.work import UNLIMITED, Resources
 from support.traces import leader, ready, snapshot, waiting
 
@@ -49,6 +53,41 @@ def test_weights_take_their_room_once() -> None:
     assert decide(snapshot(needy, room=BYTES_2), FifoRequest()).admitted == ()
     resident = snapshot(needy, room=BYTES_2, resident=frozenset({"m/net"}))
     assert decide(resident, FifoRequest()).admitted == ("c",)
+
+
+def test_weights_that_nobody_admitted_needs_give_way() -> None:
+    idle = (("old/net", 1.0), ("new/net", 2.0))
+    seen = snapshot(
+        waiting("w", weights=(("m/net", 3.0),)),
+        room=BYTES_2,
+        resident=frozenset({"old/net", "new/net", "busy/net"}),
+        idle_weights=idle,
+    )
+    decision = decide(seen, FifoRequest())
+    assert (decision.admitted, decision.evicted) == (("w",), ("old/net",))
+    vast = replace(seen, waiting=(waiting("w", weights=(("m/net", 6.0),)),))
+    assert decide(vast, FifoRequest()) == Decision(tick=0)  # not even so: nothing is given up
+    first = waiting("first", need=_need(9.0), weights=(("old/net", 1.0),))
+    seen = replace(seen, waiting=(first, replace(seen.waiting[0], arrival=1)))
+    assert decide(seen, FifoRequest()).evicted == ("new/net",)  # `first` will need the other
+
+
+def test_idle_weights_keep_nobody_waiting_beside_steady_traffic() -> None:
+    ledger = Ledger(capacity=replace(UNLIMITED, memory_bytes=10.0))
+    following = NextUnit(unit_s=1.0, remaining_s=9.0)
+
+    def come(name: str, component: str) -> tuple[str, ...]:
+        ledger.submit(waiting(name, arrival=ord(name), weights=((component, 4.0),)))
+        decision = decide(ledger.snapshot(0.0), FairShare())
+        ledger.admit(decision, dict.fromkeys(decision.admitted, following))
+        return decision.admitted
+
+    assert come("a", "C") == ("a",)
+    ledger.leave(RequestId("a"))
+    assert come("b", "A") == ("b",)
+    assert come("c", "B") == ("c",)
+    assert ledger.snapshot(0.0).resident == {"A", "B"}
+    assert come("d", "D") == ()  # both are in use
 
 
 def test_hopeless_requests_do_not_run() -> None:

@@ -158,7 +158,7 @@ def test_reservations_only_shrink() -> None:
     assert reservations.of(A) == Resources(memory_bytes=5.0, compute_s=1.0)
     reservations.spend(A, 4.0)
     assert reservations.of(A).compute_s == 1.0
-    reservations.keep([("m/net", 2.0)])
+    reservations.keep(A, [("m/net", 2.0)])
     assert reservations.room.memory_bytes == 1.0
     reservations.drop("m/net")
     assert reservations.room.memory_bytes == 3.0

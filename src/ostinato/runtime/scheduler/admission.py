@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import fsum, inf
 
@@ -21,7 +21,9 @@ class Reservations:
         """Take what the pool has; `UNLIMITED` where an amount is not managed."""
         self.capacity = capacity
         self._held: dict[RequestId, Resources] = {}
-        self._weights: dict[str, float] = {}  # bytes by component, for as long as it is resident
+        # Bytes by component, for as long as it is resident; who was needed latest comes last.
+        self._weights: dict[str, float] = {}
+        self._users: dict[RequestId, tuple[str, ...]] = {}
         self._room: Resources | None = capacity  # None: to be added up when it is asked for
 
     @property
@@ -65,6 +67,12 @@ class Reservations:
         """Components whose weights have their room."""
         return frozenset(self._weights)
 
+    @property
+    def idle_weights(self) -> tuple[tuple[str, float], ...]:
+        """(component, bytes) of weights that no request needs, the longest unused first."""
+        used = frozenset(chain.from_iterable(self._users.values()))
+        return tuple(each for each in self._weights.items() if each[0] not in used)
+
     def of(self, request_id: RequestId) -> Resources:
         """What one request has reserved."""
         return self._held.get(request_id, Resources())
@@ -90,9 +98,12 @@ class Reservations:
         self._held[request_id] = need
         self._room = None
 
-    def keep(self, weights: Iterable[tuple[str, float]]) -> None:
-        """Set room aside for weights, which outlive the request that needs them first."""
-        self._weights.update(weights)
+    def keep(self, request_id: RequestId, weights: Sequence[tuple[str, float]]) -> None:
+        """Set room aside for what a request runs on; weights outlive who needs them first."""
+        for component, size in weights:
+            self._weights.pop(component, None)
+            self._weights[component] = size
+        self._users[request_id] = tuple(component for component, _ in weights)
         self._room = None
 
     def drop(self, component: str) -> None:
@@ -121,6 +132,7 @@ class Reservations:
 
     def release(self, request_id: RequestId) -> None:
         """Give back all of it; a request without a reservation is not an error."""
+        self._users.pop(request_id, None)
         if self._held.pop(request_id, None) is not None:
             self._room = None
 

@@ -7,7 +7,7 @@ replay and under the virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ostinato.runtime.scheduler.batching import Ranked, company
@@ -34,12 +34,14 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     admitted their claim before a long unit takes the device.
     """
     hopeless = tuple(r.request_id for r in snapshot.ready if policy.hopeless(r, snapshot))
-    admitted = _admit(snapshot, policy)
+    admitted, evicted = _admit(snapshot, policy)
     units: tuple[Placed, ...] = ()
     if not admitted:
         order = _ranked(snapshot, policy, frozenset(hopeless))
         units = tuple(_place(snapshot, order, policy))
-    return Decision(tick=snapshot.tick, admitted=admitted, hopeless=hopeless, units=units)
+    return Decision(
+        tick=snapshot.tick, admitted=admitted, evicted=evicted, hopeless=hopeless, units=units
+    )
 
 
 def _ranked(snapshot: Snapshot, policy: Policy, leave_out: frozenset[RequestId]) -> list[Ranked]:
@@ -57,26 +59,48 @@ def _rank_of(ranked: Ranked) -> Rank:
     return ranked.rank
 
 
-def _admit(snapshot: Snapshot, policy: Policy) -> tuple[RequestId, ...]:
+def _admit(snapshot: Snapshot, policy: Policy) -> tuple[tuple[RequestId, ...], tuple[str, ...]]:
     """Admit in order of claim what fits; the first that does not fit is soon not passed any more.
 
     Smaller requests may pass it for `BYPASS_S`, so that room is not left idle; after that
-    nothing is admitted before it, so that room gathers for it.
+    nothing is admitted before it, so that room gathers for it. Weights that nobody admitted needs
+    give way, those of a request with a greater claim excepted. Returns who is admitted, and the
+    components that give way.
     """
     if not snapshot.waiting:
-        return ()
+        return (), ()
     room, resident = snapshot.room, set(snapshot.resident)
-    admitted: list[RequestId] = []
+    idle, admitted, evicted = dict(snapshot.idle_weights), list[RequestId](), list[str]()
     order = sorted(snapshot.waiting, key=lambda w: policy.admission_rank(w, snapshot))
     for waiting in order:
+        for name, _ in waiting.weights:
+            idle.pop(name, None)
         need = waiting.need + weights_need(waiting, resident)
-        if need.fits(room):
-            room = room - need
+        gone = _in_the_way(need, room, idle)
+        if gone is not None:
+            room = room + Resources(memory_bytes=sum(idle.pop(name) for name in gone)) - need
+            resident.difference_update(gone)
+            evicted.extend(gone)
             resident.update(name for name, _ in waiting.weights)
             admitted.append(waiting.request_id)
         elif snapshot.now - waiting.arrived_s > BYPASS_S:
             break
-    return tuple(admitted)
+    return tuple(admitted), tuple(evicted)
+
+
+def _in_the_way(
+    need: Resources, room: Resources, idle: Mapping[str, float]
+) -> tuple[str, ...] | None:
+    """Return the idle components without which a need fits; None where it does not even so."""
+    gone: list[str] = []
+    names = iter(idle)
+    while not need.fits(room):
+        name = next(names, None)
+        if name is None:
+            return None
+        gone.append(name)
+        room = room + Resources(memory_bytes=idle[name])
+    return tuple(gone)
 
 
 def weights_need(waiting: Waiting, resident: AbstractSet[str]) -> Resources:

@@ -118,15 +118,18 @@ class Ledger:
             room=self.reservations.room,
             top_priority=max([0, *(entry.priority for entry in (*waiting, *ready))]),
             resident=self.reservations.resident,
+            idle_weights=self.reservations.idle_weights,
             stacks={key: stack_costs(key) for key, count in calls.items() if count > 1},
         )
 
     def admit(self, decision: Decision, nexts: Mapping[RequestId, NextUnit]) -> None:
         """Reserve what the admitted need; `nexts` says what each will run first."""
         self._tick = decision.tick + 1
+        for component in decision.evicted:
+            self.reservations.drop(component)
         for request_id in decision.admitted:
             waiting = self._waiting.pop(request_id)
-            self.reservations.keep(waiting.weights)
+            self.reservations.keep(request_id, waiting.weights)
             self.reservations.reserve(request_id, waiting.need)
             following = nexts[request_id]
             self._ready[request_id] = Ready(

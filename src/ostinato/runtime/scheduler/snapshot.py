@@ -115,7 +115,8 @@ class Snapshot:
 
     tenants: those that have a request here. room: what is not reserved. top_priority: the highest
     of those that wait or are ready, if it is above 0. resident: components whose weights have
-    their room. stacks: by stack key.
+    their room. idle_weights: (component, bytes) of those that no admitted request needs, the
+    longest unused first. stacks: by stack key.
     """
 
     tick: int
@@ -127,6 +128,7 @@ class Snapshot:
     room: Resources
     top_priority: int = 0
     resident: frozenset[str] = frozenset()
+    idle_weights: tuple[tuple[str, float], ...] = ()
     stacks: dict[str, StackTable] = field(default_factory=dict[str, StackTable])
 
 
@@ -148,9 +150,13 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One tick: who is admitted, who cannot make its deadline any more, what runs where."""
+    """One tick: who is admitted, who cannot make its deadline any more, what runs where.
+
+    evicted: components whose weights are unloaded, before all else, for those who are admitted.
+    """
 
     tick: int
     admitted: tuple[RequestId, ...] = ()
+    evicted: tuple[str, ...] = ()
     hopeless: tuple[RequestId, ...] = ()
     units: tuple[Placed, ...] = ()

@@ -22,6 +22,10 @@ class Claim:
     arrived_s: float
     deadline_s: float | None
 
+    def is_late(self, now: float) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline_s is not None and now > self.deadline_s
+
     def late(self, request_id: RequestId, progress: str) -> DeadlineExceeded:
         """Return the failure of a request that has passed its deadline."""
         return DeadlineExceeded(f"request {request_id} passed its deadline {progress}")

@@ -90,8 +90,9 @@ class Desk:
                     self._lead.stopped(running.spec.request_id, None)
                 self._leave(running, Outcome.CANCELLED, now)
                 running.end_cancelled()
-            elif (late := running.late_error(now)) is not None:
-                self._fail(running, late, now)
+            elif running.claim.is_late(now):
+                error = running.claim.late(running.spec.request_id, running.progress)
+                self._fail(running, error, now)
 
     def tick(self, now: float) -> None:
         """Decide once, and do what was decided; a request that is alone may just go on."""
@@ -110,7 +111,8 @@ class Desk:
         for request_id in decision.hopeless:
             running = self._active[request_id]
             remaining_s = self._next[request_id].unit.remaining_s
-            self._fail(running, running.hopeless_error(remaining_s), now)
+            error = running.claim.hopeless(request_id, remaining_s, running.progress)
+            self._fail(running, error, now)
         for unit in decision.units:
             self._run(unit, now, snapshot.tick)
 

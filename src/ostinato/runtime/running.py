@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ostinato.errors import DeadlineExceeded, OstinatoError
+from ostinato.errors import OstinatoError
 from ostinato.loop.batch import Share
 from ostinato.loop.contract import Done
 from ostinato.loop.cost import CallClock
@@ -121,18 +121,9 @@ class RunningRequest:
         except BaseException as error:
             self._fault = error
 
-    def late_error(self, now: float) -> DeadlineExceeded | None:
-        """Return the failure of a request that has passed its deadline, None before it."""
-        if self.claim.deadline_s is None or now <= self.claim.deadline_s:
-            return None
-        return self.claim.late(self.spec.request_id, self._progress)
-
-    def hopeless_error(self, remaining_s: float) -> DeadlineExceeded:
-        """Return the failure of a request that would pass its deadline even alone."""
-        return self.claim.hopeless(self.spec.request_id, remaining_s, self._progress)
-
     @property
-    def _progress(self) -> str:
+    def progress(self) -> str:
+        """How far it has come, in words."""
         return f"after {self._delivery.num_done} of {self._delivery.total} steps"
 
     def turn(self, num_threads: int) -> Callable[[], None] | None:

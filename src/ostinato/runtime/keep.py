@@ -72,11 +72,17 @@ class CostKeeper:
             if not self._notes:
                 return
             model = self._store.load().to_model()
+            learnt: list[_Note] = []
             while self._notes:
-                model.observe(*self._notes.popleft())
+                learnt.append(self._notes.popleft())
+                model.observe(*learnt[-1])
             try:
                 self._store.save(model)
             except OSError as error:
+                # What came meanwhile is newer: of what was not written the oldest is dropped.
+                self._notes.extendleft(
+                    reversed(learnt[max(0, len(learnt) + len(self._notes) - MAX_NOTED) :])
+                )
                 if not self._told:
                     self._told = True
                     _warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ostinato.runtime.scheduler import FairShare, Ledger, NextUnit, decide
@@ -74,6 +74,7 @@ class _Pool:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(bursts=[[("a", 20, 2), ("b", 1, 0)]], who=["a", "b", "c"], head_start=2)
 @given(bursts=BURSTS, who=st.permutations(TENANTS), head_start=st.integers(1, 5))
 def test_use_of_an_idle_pool_is_held_against_nobody(
     bursts: list[list[tuple[str, int, int]]], who: list[str], head_start: int

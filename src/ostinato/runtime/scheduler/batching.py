@@ -61,47 +61,81 @@ def company(
     deadline, a trial is taken for no faster than its parts, and no stack is so long that one of
     those who wait beside it passes a deadline that it would have met.
     """
-    group, most = [leader.ready], 1
-    seconds, trial = snapshot.stacks.get(leader.ready.stack or "", StackTable())
-    if not seconds:
-        return Forward(group, stacked=False, seconds=leader.ready.unit_s)
+    table = snapshot.stacks.get(leader.ready.stack or "", StackTable())
+    if not table.seconds:
+        return Forward([leader.ready], stacked=False, seconds=leader.ready.unit_s)
     later = _after(leader.ready, snapshot)
     leader_rank = policy.rank(_having_run(leader.ready, later), later)
-    alone_s = _forward([leader.ready], seconds, tried=False).seconds
     rest_s = max(0.0, leader.ready.remaining_s - leader.ready.unit_s)
+
+    def sooner(other: Ready) -> bool:
+        return policy.rank(other, later) < leader_rank
+
+    others = [other for _, other in order if other.request_id not in taken]
     due = [
-        _Due(other, 0.0 if policy.rank(other, later) < leader_rank else rest_s)
-        for _, other in order
-        if other.deadline_s is not None and other.request_id not in taken
+        _Due(other, 0.0 if sooner(other) else rest_s)
+        for other in others
+        if other.deadline_s is not None
     ]
-    bystanders = _bystanders(alone_s, due, device, snapshot.now)
-    # Prices of one table are comparable; those of units were made at other times, and a device has
-    # its better and its worse moments.
-    items, parts_s = leader.ready.items, leader.ready.items * seconds[0]
-    counted_s = parts_s
-    room_s, saved_s = _room_s(leader.ready, snapshot), _saved_alone_s(leader.ready, seconds)
-    tried = 1 < items <= min(trial, len(seconds))
-    tried = tried and max(seconds[items - 1], parts_s) <= _least_s(room_s, bystanders)
-    for _, other in order:
-        if items >= len(seconds):
+    stack = _Stack(leader.ready, table, due, device, snapshot.now)
+    for other in others:
+        if stack.full:
             break
-        joined = items + other.items
-        if joined > len(seconds) or other.request_id in taken:
-            continue
-        if other.stack != leader.ready.stack or other.device not in (None, device):
-            continue
-        stacked_s, within_s = seconds[joined - 1], min(room_s, _room_s(other, snapshot))
-        own_s = other.items * seconds[0]
-        most_s = max(stacked_s, parts_s + own_s) if joined <= trial else stacked_s
-        left = [each for each in bystanders if each.ready is not other]
-        if most_s > _least_s(within_s, left):
-            continue
-        group.append(other)
-        items, room_s, parts_s, bystanders = joined, within_s, parts_s + own_s, left
-        counted_s += own_s * (1.0 if policy.rank(other, later) < leader_rank else YIELD)
-        if joined <= trial or counted_s - stacked_s > saved_s:
-            most, saved_s = len(group), max(saved_s, counted_s - stacked_s)
-    return _forward(group[:most], seconds, tried=tried)
+        if other.stack == leader.ready.stack and other.device in (None, device):
+            stack.join(other, 1.0 if sooner(other) else YIELD)
+    return stack.forward()
+
+
+class _Stack:
+    """A stack as it grows from its leader's calls, by the prices of one table.
+
+    Those are comparable; prices of units were made at other times, and a device has its better and
+    its worse moments.
+    """
+
+    def __init__(
+        self, leader: Ready, table: StackTable, due: Sequence[_Due], device: int, now: float
+    ) -> None:
+        self._seconds, self._trial, self._now = table.seconds, table.trial, now
+        self._group, self._most = [leader], 1
+        self._items, self._parts_s = leader.items, leader.items * table.seconds[0]
+        self._counted_s, self._saved_s = self._parts_s, _saved_alone_s(leader, table.seconds)
+        self._room_s = _room_s(leader, now)
+        alone_s = _forward([leader], table.seconds, tried=False).seconds
+        self._bystanders = _bystanders(alone_s, due, device, now)
+        tried = 1 < self._items <= min(table.trial, len(table.seconds))
+        self._tried = tried and max(table.seconds[self._items - 1], self._parts_s) <= _least_s(
+            self._room_s, self._bystanders
+        )
+
+    @property
+    def full(self) -> bool:
+        """Whether no call fits any more."""
+        return self._items >= len(self._seconds)
+
+    def join(self, other: Ready, counts: float) -> None:
+        """Take one more in where that breaks no deadline; counts: the part of its unit saved."""
+        joined = self._items + other.items
+        if joined > len(self._seconds):
+            return
+        stacked_s, own_s = self._seconds[joined - 1], other.items * self._seconds[0]
+        tried = joined <= self._trial
+        most_s = max(stacked_s, self._parts_s + own_s) if tried else stacked_s
+        room_s = min(self._room_s, _room_s(other, self._now))
+        left = [each for each in self._bystanders if each.ready is not other]
+        if most_s > _least_s(room_s, left):
+            return
+        self._group.append(other)
+        self._items, self._room_s, self._bystanders = joined, room_s, left
+        self._parts_s += own_s
+        self._counted_s += counts * own_s
+        if tried or self._counted_s - stacked_s > self._saved_s:
+            self._most = len(self._group)
+            self._saved_s = max(self._saved_s, self._counted_s - stacked_s)
+
+    def forward(self) -> Forward:
+        """Return as many as save most."""
+        return _forward(self._group[: self._most], self._seconds, tried=self._tried)
 
 
 def _forward(group: list[Ready], seconds: Sequence[float], *, tried: bool) -> Forward:
@@ -140,9 +174,9 @@ def _saved_alone_s(leader: Ready, seconds: Sequence[float]) -> float:
     return max(0.0, leader.items * seconds[0] - seconds[leader.items - 1])
 
 
-def _room_s(ready: Ready, snapshot: Snapshot) -> float:
+def _room_s(ready: Ready, now: float) -> float:
     """Return the seconds that its next unit may take without its deadline passing."""
-    return ready.slack_s(snapshot.now) + ready.unit_s
+    return ready.slack_s(now) + ready.unit_s
 
 
 def _after(leader: Ready, snapshot: Snapshot) -> Snapshot:

@@ -148,14 +148,36 @@ def test_a_table_of_stacked_costs_grows_by_less_than_its_parts(
 def test_a_size_that_is_not_allowed_leaves_the_smaller_ones(
     model: ResidentModel, spec: GenerationSpec
 ) -> None:
+    pricing = Pricing(CostModel(), 8)
+    stack = pricing.price(upcoming(model, spec, store_plan())).unit.stack
+    assert stack is not None
+
+    def most() -> int:
+        return len(pricing.stack_costs(stack).seconds)
+
+    pricing.forbid(stack, 5)
+    assert most() == 4
+    for _ in range(5):  # never three in a row
+        pricing.fault(stack, 3)
+        pricing.fault(stack, 3)
+        pricing.sound(stack)
+    assert most() == 4
+    for _ in range(3):
+        assert most() == 4
+        pricing.fault(stack, 3)
+    assert most() == 2
+
+
+def test_stacks_that_fail_are_asked_for_by_gates_all_the_same(
+    model: ResidentModel, spec: GenerationSpec
+) -> None:
     pricing = Pricing(CostModel(), 8, Stacking.ALWAYS)
     stack = pricing.price(upcoming(model, spec, store_plan())).unit.stack
     assert stack is not None
-    pricing.forbid(stack, 5)
-    assert len(pricing.stack_costs(stack).seconds) == 4
-    for _ in range(3):
-        assert len(pricing.stack_costs(stack).seconds) == 4
+    for _ in range(9):
         pricing.fault(stack, 3)
+    assert len(pricing.stack_costs(stack).seconds) == 8
+    pricing.forbid(stack, 3)
     assert len(pricing.stack_costs(stack).seconds) == 2
 
 

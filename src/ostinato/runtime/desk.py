@@ -168,14 +168,12 @@ class Desk:
             self._witness.level(self._room.level(self._active.values()))
 
     def _learn(
-        self,
-        group: Sequence[RunningRequest],
-        priced: Sequence[Priced],
-        ran: Ran,
-        *,
-        stacked: bool,
+        self, group: Sequence[RunningRequest], priced: Sequence[Priced], ran: Ran, *, stacked: bool
     ) -> None:
         """Teach the cost model, unless something went wrong: then times mean nothing."""
+        stack = priced[0].unit.stack
+        if ran.stacked and stack is not None:
+            self._pricing.sound(stack)
         if any(running.failed for running in group):
             return
         if not stacked:
@@ -183,7 +181,7 @@ class Desk:
         elif ran.stacked:
             advances_s = [running.advance_s for running in group]
             self._pricing.learn_stack(priced, ran.executed_s, advances_s)
-        elif (stack := priced[0].unit.stack) is not None:
+        elif stack is not None:
             items = sum(each.unit.items for each in priced)
             (self._pricing.forbid if ran.refused else self._pricing.fault)(stack, items)
 

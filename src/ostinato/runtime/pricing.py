@@ -142,11 +142,20 @@ class Pricing:
         self._tables.pop(stack, None)
 
     def fault(self, stack: str, items: int) -> None:
-        """Note a stack that failed though each of its plans runs alone; some are enough."""
+        """Note a stack that failed though each of its plans runs alone.
+
+        Some in a row are enough, but for gates and measurements, which ask for stacks regardless.
+        """
+        if self._stacking is Stacking.ALWAYS:
+            return
         self._faults[stack] += 1
         if self._faults[stack] >= TRIALS:
             del self._faults[stack]
             self.forbid(stack, items)
+
+    def sound(self, stack: str) -> None:
+        """Note a stack that ran."""
+        self._faults.pop(stack, None)
 
     def known(self, upcoming: NextPlan) -> Shape | None:
         """Return the shape of a unit whose like was priced before, None for a new one."""
